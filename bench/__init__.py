@@ -1,0 +1,3 @@
+"""The suite: one command, one config, one function, one record, one table."""
+
+VERSION = "0.1.0"  # part of every run's id: change it when a change of code changes results

@@ -1,0 +1,177 @@
+"""RunConfig: everything that decides a run's result, as flat plain values.
+
+A config is a preset, its lines for the task, then the user's overrides; an unknown key raises. The geometry (layers,
+heads, width, ffn, positions) draws the reference transformer of the row: its parameter count is the budget of every
+architecture on that task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+import models  # noqa: F401  for what it registers
+import tasks  # noqa: F401
+from bench import VERSION
+from bench.presets import PRESETS
+from bench.registry import BadInput, unknown
+from models.base import ARCHS, POSITIONS, Geometry, build, count_built
+from models.kernels.attention import BACKENDS
+from models.transformer import reference
+from tasks.base import TASKS, Task
+
+SUPERVISION = ("posterior", "sampled")
+OPTIMIZERS = ("muon", "adamw")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    arch: str
+    task: str
+    preset: str
+    seed: int
+    supervision: str
+    device: str  # cpu or cuda: what was really used, never "auto"
+    attention: str
+    # the task
+    horizon: int  # training horizon
+    horizons: tuple[int, ...]  # evaluation horizons
+    # the reference transformer, and with it the parameter budget
+    layers: int
+    heads: int
+    width: int
+    ffn: int
+    positions: str
+    # training
+    steps: int
+    batch: int
+    optimizer: str
+    lr: float  # of Muon's matrices, or of AdamW where it does everything
+    adam_lr: float  # of what Muon leaves to AdamW: vectors, embeddings, the head
+    weight_decay: float
+    warmup: int
+    clip: float
+    # evaluation
+    sequences: int
+    task_params: dict[str, Any] = field(default_factory=dict)  # fields of the task other than its horizon
+
+    def make_task(self) -> Task:
+        task: Task = TASKS[self.task](horizon=self.horizon, **self.task_params)
+        return task
+
+    def geometry(self) -> Geometry:
+        return Geometry(self.layers, self.heads, self.width, self.ffn, self.positions, self.attention)
+
+    def budget(self) -> int:
+        shape = self.make_task().shape
+        return count_built(lambda: reference(shape, self.geometry()))
+
+    def make_model(self) -> nn.Module:
+        return build(self.arch, self.make_task().shape, self.budget(), self.geometry())
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "horizons": list(self.horizons)}
+
+    def id(self) -> str:
+        law = {"config": self.to_json(), "task_version": TASKS.facts(self.task)["version"], "bench": VERSION}
+        return hashlib.sha256(json.dumps(law, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def compose(
+    preset: str, arch: str, task: str, seed: int, device: str, attention: str, overrides: Mapping[str, Any]
+) -> RunConfig:
+    """The preset's values for this task, then the overrides; checked, so that a bad one is known before any work."""
+    if preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    ARCHS.facts(arch), TASKS.facts(task)  # raise for unknown names
+    own = {f.name for f in fields(RunConfig)}
+    of_task = {f.name for f in fields(typing.cast(Any, TASKS[task]))} - own
+    values: dict[str, Any] = {**PRESETS[preset].values_for(task)}
+    task_params: dict[str, Any] = {}
+    for key, value in {**values, **overrides}.items():
+        if key in of_task:
+            task_params[key] = value
+        elif key in own - {"arch", "task", "preset", "seed", "device", "task_params"}:
+            values[key] = value
+        else:
+            raise unknown("setting", key, (own | of_task) - {"arch", "task", "preset", "seed", "device", "task_params"})
+    if "width" in overrides and "ffn" not in overrides:
+        values["ffn"] = 4 * values["width"]
+    horizon = values["horizon"]
+    if "horizons" not in overrides:
+        values["horizons"] = (horizon, horizon * 3 // 2, horizon * 5 // 2)
+    values["horizons"] = tuple(sorted(set(values["horizons"])))
+    values.setdefault("attention", attention)
+    values = {key: value for key, value in values.items() if key in own}
+    config = RunConfig(
+        arch=arch, task=task, preset=preset, seed=seed, device=device, task_params=task_params, **values
+    )  # fmt: skip
+    check(config)
+    return config
+
+
+def check(config: RunConfig) -> None:
+    """Refuse what cannot be run, in one line."""
+    for name, allowed in (
+        ("supervision", SUPERVISION),
+        ("optimizer", OPTIMIZERS),
+        ("positions", POSITIONS),
+        ("attention", BACKENDS),
+    ):
+        if getattr(config, name) not in allowed:
+            raise BadInput(f"{name} must be one of {', '.join(allowed)}, not '{getattr(config, name)}'")
+    for name in ("steps", "batch", "layers", "heads", "width", "sequences", "horizon"):
+        if getattr(config, name) < 1:
+            raise BadInput(f"{name} must be at least 1, not {getattr(config, name)}")
+    for name in ("warmup", "seed", "ffn", "weight_decay"):
+        if getattr(config, name) < 0:
+            raise BadInput(f"{name} must not be negative, not {getattr(config, name)}")
+    for name in ("lr", "adam_lr", "clip"):
+        if not 0 < getattr(config, name) < float("inf"):
+            raise BadInput(f"{name} must be a positive number, not {getattr(config, name)}")
+    if not config.horizons or min(config.horizons) < 1:
+        raise BadInput(f"horizons must be positive numbers, not {list(config.horizons)}")
+    if config.width % config.heads:
+        raise BadInput(f"width {config.width} cannot be divided among {config.heads} heads")
+    if config.positions == "rope" and config.width // config.heads % 2:
+        raise BadInput(f"rope needs an even head width, not {config.width // config.heads}")
+    with torch.device("meta"):
+        config.make_model()  # the task's own parameters, and the budget
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """`key=value` pairs from the command line, each read as its field's own type."""
+    known: dict[str, Any] = dict(typing.get_type_hints(RunConfig))
+    for name in TASKS.names():
+        known |= {f.name: typing.get_type_hints(TASKS[name])[f.name] for f in fields(typing.cast(Any, TASKS[name]))}
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise BadInput(f"--set takes key=value, not '{pair}'")
+        if key not in known:
+            raise unknown("setting", key, known)
+        settings[key] = _parse(key, text, known[key])
+    return settings
+
+
+def _parse(key: str, text: str, kind: Any) -> Any:
+    try:
+        if typing.get_origin(kind) is tuple:
+            return tuple(int(part) for part in text.split(","))
+        if isinstance(kind, types.UnionType):
+            kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError) as error:
+        expected = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "numbers like 20,30,50")
+        raise BadInput(f"{key} takes {expected}, not '{text}'") from error

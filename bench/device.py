@@ -1,0 +1,106 @@
+"""Where a run happens: device, precision and attention backend, chosen once, with a reason.
+
+The only caller of torch.cuda.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.registry import BadInput
+
+
+@dataclass(frozen=True)
+class Platform:
+    device: str
+    name: str
+    torch: str
+    triton: str | None
+    dtype: str
+    attention: str
+    threads: int
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def pick_device(asked: str) -> tuple[str, str]:
+    """cpu or cuda, and why."""
+    if asked == "cpu":
+        return "cpu", "asked for"
+    if asked not in ("auto", "cuda"):
+        raise BadInput(f"device must be auto, cpu or cuda, not '{asked}'")
+    if torch.cuda.is_available():
+        return "cuda", "asked for" if asked == "cuda" else "auto: a CUDA device is there"
+    if asked == "cuda":
+        built = "" if torch.version.cuda else "; this torch was built without CUDA"
+        raise BadInput(f"no CUDA device on this machine{built}. Use --device cpu or leave it at auto")
+    return "cpu", "auto: no CUDA device"
+
+
+def pick_attention(device: str) -> str:
+    return "sdpa"
+
+
+def describe(device: str, attention: str) -> Platform:
+    """The platform of a run that starts now."""
+    why = {
+        "cpu": "float32: bfloat16 is slower on a CPU and costs accuracy",
+        "cuda": "float32: errors are measured to 1e-4 bits, below bfloat16's resolution",
+    }[device]
+    return Platform(
+        device=device,
+        name=torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
+        torch=torch.__version__,
+        triton=_version("triton") if device == "cuda" else None,
+        dtype="float32",
+        attention=attention,
+        threads=torch.get_num_threads(),
+        why=why,
+    )
+
+
+def cores() -> int:
+    """Cores this process may use, not those the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def reset_peak_memory(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory(device: str) -> tuple[int | None, int | None]:
+    """Bytes allocated and reserved at the peak; None off the GPU."""
+    if device != "cuda":
+        return None, None
+    return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

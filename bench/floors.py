@@ -1,0 +1,60 @@
+"""Reference predictors: what an error in bits means.
+
+exact          the posterior itself: zero by definition, and checked
+uniform        every class equally likely, always
+best constant  the one distribution that scores best without reading anything: its entropy is the median of H_Bayes
+window W       for tasks that have it: the exact filter that only saw the last W observations
+
+A window turns an error into a memory: a model that errs like window 3 knows as much as one who remembers three steps.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.score import Exam, Score, entropy_bits, score
+from tasks.base import TASKS, Task
+
+
+def reference_scores(task_name: str, task: Task, exam: Exam) -> dict[str, Score]:
+    p = exam.posterior
+    classes = p.shape[-1]
+    uniform = torch.full_like(p, 1.0 / classes)
+    constant = _with_entropy(entropy_bits(p).median().item(), classes).to(p).expand_as(p)
+    predictions: dict[str, Tensor] = {"exact": p, "uniform": uniform, "best constant": constant}
+    for window in TASKS.facts(task_name).get("windows", ()):
+        predictions[f"window {window}"] = task.window_posterior(exam.batch, window)  # type: ignore[attr-defined]
+    return {name: score(exam, q.log()) for name, q in predictions.items()}
+
+
+def _with_entropy(bits: float, classes: int) -> Tensor:
+    """One likely class and the rest alike, mixed so that the entropy is as asked."""
+    point, flat = torch.eye(classes, dtype=torch.float64)[0], torch.full((classes,), 1.0 / classes, dtype=torch.float64)
+    low, high = 0.0, 1.0  # share of the flat part: entropy grows with it
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if entropy_bits(torch.lerp(point, flat, middle)) < bits else (low, middle)
+    return torch.lerp(point, flat, (low + high) / 2)
+
+
+def effective_memory(error: float, references: dict[str, Any]) -> str | None:
+    """The window at which the exact filter makes the same error, log-linear between neighbours; None if it has none."""
+    windows = sorted(
+        (int(name.split()[1]), metrics["all"]["entropy_mae"])
+        for name, metrics in references.items()
+        if name.startswith("window ")
+    )
+    if not windows:
+        return None
+    if error > windows[0][1]:
+        return f"< {windows[0][0]}"
+    for (w0, e0), (w1, e1) in pairwise(windows):
+        if e0 >= error > e1:
+            share = math.log(e0 / error) / math.log(e0 / e1)
+            return f"{w0 + share * (w1 - w0):.1f}"
+    return f"> {windows[-1][0]}"

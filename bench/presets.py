@@ -1,0 +1,82 @@
+"""Presets: the sizes and recipes that have names, and the rows of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TASKS = ("bijection", "bijection-revisit", "hmm")
+CORE = ("transformer", "mlp", "mlp-pointwise", "transformer-no-attn-top2", "transformer-uniform-attn")
+
+RECIPE = {
+    "supervision": "posterior",
+    "horizon": 20,
+    "positions": "alibi",
+    "batch": 64,
+    "optimizer": "muon",
+    "lr": 0.02,
+    "adam_lr": 0.003,
+    "weight_decay": 0.0,
+    "warmup": 30,
+    "clip": 1.0,
+    "sequences": 2048,
+}
+
+
+@dataclass(frozen=True)
+class Preset:
+    name: str
+    note: str
+    seeds: int
+    values: Mapping[str, Any]
+    by_task: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    archs: tuple[str, ...] = CORE
+    tasks: tuple[str, ...] = TASKS
+
+    def values_for(self, task: str) -> dict[str, Any]:
+        return {**RECIPE, **self.values, **self.by_task.get(task, {})}
+
+
+_ALL = (
+    Preset(
+        "smoke",
+        "seconds; for tests, its numbers mean nothing",
+        seeds=1,
+        values={
+            "layers": 3,
+            "heads": 2,
+            "width": 32,
+            "ffn": 64,
+            "steps": 12,
+            "batch": 16,
+            "warmup": 2,
+            "sequences": 64,
+        },
+    ),
+    Preset(
+        "quick",
+        "minutes on two CPU cores; the default",
+        seeds=1,
+        values={"layers": 3, "heads": 4, "width": 64, "ffn": 256, "steps": 600},
+        by_task={
+            "bijection": {"steps": 400},
+            "hmm": {"layers": 6, "heads": 3, "width": 48, "ffn": 192, "steps": 600},
+        },
+    ),
+    Preset(
+        "small",
+        "the published CPU track",
+        seeds=3,
+        values={"layers": 4, "heads": 4, "width": 64, "ffn": 256, "steps": 3000, "warmup": 100},
+        by_task={"hmm": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015}},
+    ),
+    Preset(
+        "paper",
+        "the shapes of arXiv:2512.22471; hours on a GPU",
+        seeds=5,
+        values={"layers": 6, "heads": 6, "width": 192, "ffn": 768, "steps": 20_000, "batch": 256, "warmup": 500},
+        by_task={"hmm": {"layers": 9, "heads": 8, "width": 256, "ffn": 1024, "lr": 0.015}},
+    ),
+)
+PRESETS = {preset.name: preset for preset in _ALL}

@@ -1,0 +1,135 @@
+"""run_one: the whole story of a run, from a config to its record."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from bench.config import RunConfig
+from bench.device import describe
+from bench.floors import reference_scores
+from bench.meter import Meter, count_flops
+from bench.records import SCHEMA, RunRecord
+from bench.score import Score, make_exam, predict, score
+from bench.seeds import derive
+from bench.train import Diverged, Progress, draw, fit, loss_nats
+from models.base import count_parameters
+from tasks.base import Task
+
+
+def run_one(config: RunConfig, report: Callable[[Progress], None] = lambda _: None) -> tuple[RunRecord, bytes | None]:
+    """Train and score; a run that fails is a record too, with its error. Returns the record and the weights."""
+    meter = Meter(config.device)
+    measured: dict[str, Any] = {
+        "parameters": None, "state_bytes": None, "train_flops": None, "metrics": {}, "references": {},
+        "by_position": {}, "loss_curve": [], "tokens_per_second": None, "weights": None,
+    }  # fmt: skip
+    status, error, weights = "ok", None, None
+    try:
+        with meter.phase("setup"):
+            task = config.make_task()
+            model = make_model(config)
+            length = task.shape.length(config.horizon)
+            measured["parameters"] = count_parameters(model)
+            measured["state_bytes"] = state_bytes(model, length)
+            measured["train_flops"] = float(config.steps * step_flops(model, task, config))
+        with meter.phase("train"):
+            measured["loss_curve"], data_seconds = fit(model, task, config, report)
+        if config.device == "cpu":  # on a GPU sampling overlaps with training: no border to measure it at
+            meter.seconds["data"] = data_seconds
+        measured["tokens_per_second"] = config.steps * config.batch * length / (meter.seconds["train"] or 1.0)
+        with meter.phase("eval"):
+            measured |= evaluate(model, task, config)
+        weights = safetensors.torch.save({name: t.contiguous().cpu() for name, t in model.state_dict().items()})
+        measured["weights"] = f"sha256:{hashlib.sha256(weights).hexdigest()}"
+    except Diverged as cause:
+        status, error = "failed", str(cause)
+    except Exception as cause:
+        status, error = "failed", f"{type(cause).__name__}: {cause}"
+        traceback.print_exc()
+    commit, dirty = source_version()
+    record = RunRecord(
+        schema=SCHEMA, id=config.id(), status=status, error=error, config=config.to_json(), budget=config.budget(),
+        seconds={name: None if s is None else round(s, 3) for name, s in meter.seconds.items()},
+        memory_bytes=meter.memory(), energy_joules=None,
+        platform=describe(config.device, config.attention).to_json(), commit=commit, dirty=dirty, **measured,
+    )  # fmt: skip
+    return record, weights
+
+
+def make_model(config: RunConfig) -> nn.Module:
+    """Initialised on the CPU from its own stream: the same start on every device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(config.seed, "initialisation"))
+        return config.make_model().to(config.device)
+
+
+def state_bytes(model: nn.Module, length: int) -> int | None:
+    """What the model carries from one position to the next; None for an architecture that does not say."""
+    tell: Callable[[int], int] | None = getattr(model, "state_bytes", None)
+    return tell(length) if tell is not None else None
+
+
+def step_flops(model: nn.Module, task: Task, config: RunConfig) -> int:
+    """Forward and backward of one batch; the optimizer is not counted, as is the custom."""
+    batch, answer = next(draw(task, config))
+    with count_flops() as counted:
+        loss_nats(model, batch, answer).backward()
+    model.zero_grad(set_to_none=True)
+    return int(counted["flops"])
+
+
+def evaluate(model: nn.Module, task: Task, config: RunConfig) -> dict[str, Any]:
+    """Every horizon, whole and beyond training; null where the task or the model does not reach."""
+    model.eval()
+    metrics: dict[str, Any] = {}
+    references: dict[str, Any] = {}
+    by_position: dict[str, Any] = {}
+    limit, reach = task.max_horizon(), getattr(model, "max_length", None)
+    for horizon in config.horizons:
+        key = str(horizon)
+        metrics[key] = references[key] = by_position[key] = None
+        if limit is not None and horizon > limit:
+            continue
+        exam = make_exam(task, horizon, config.sequences, config.seed, config.device)
+        known = reference_scores(config.task, task, exam)
+        references[key] = {name: _split(result, config.horizon, horizon) for name, result in known.items()}
+        if reach is not None and task.shape.length(horizon) > reach:
+            continue
+        result = score(exam, predict(model, exam.batch))
+        metrics[key] = _split(result, config.horizon, horizon)
+        columns = ("h_bayes", "h_model", "entropy_mae", "kl")
+        by_position[key] = {name: getattr(result, name).tolist() for name in columns}
+    return {"metrics": metrics, "references": references, "by_position": by_position}
+
+
+def _split(result: Score, trained: int, horizon: int) -> dict[str, dict[str, float]]:
+    split = {"all": result.summary()}
+    if horizon > trained:
+        split["post"] = result.summary(start=trained)
+    return split
+
+
+def source_version() -> tuple[str | None, bool | None]:
+    """The commit of this code and whether it was changed since; an image carries its commit in the environment."""
+    root = Path(__file__).resolve().parent.parent
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        code = ["bench", "models", "tasks", "pyproject.toml", "constraints.txt"]
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *code))
+    except (OSError, subprocess.CalledProcessError):
+        commit = os.environ.get("TUNNEL_BENCH_COMMIT", "")
+        return commit or None, None

@@ -1,0 +1,135 @@
+"""One training loop for every architecture.
+
+The batch of step i is a function of the seed and i alone, drawn on the device in blocks of several steps, so that any
+two architectures with one seed read the same data. Losses stay on the device between watch points: no step waits for
+the host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import AdamW, Optimizer
+
+from bench.config import RunConfig
+from bench.muon import Muon
+from bench.score import LN2, Exam, make_exam, predict, score
+from bench.seeds import generator
+from tasks.base import Batch, Task
+
+BLOCK = 16  # steps whose data is drawn in one go: sampling is several times cheaper by the thousand
+WATCH_POINTS = 20
+WATCH_SEQUENCES = 256
+
+
+class Diverged(RuntimeError):
+    """The loss is no longer a number."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    step: int
+    steps: int
+    loss_bits: float
+    entropy_mae: float
+    seconds: float
+
+
+def draw(task: Task, config: RunConfig) -> Iterator[tuple[Batch, Tensor]]:
+    """Batches with what they are trained on: the exact posterior [B, Q, C], or one draw from it [B, Q]."""
+    for block in range(-(-config.steps // BLOCK)):
+        rng = generator(config.device, config.seed, "training", block)
+        batch = task.sample(config.batch * BLOCK, config.horizon, rng)
+        answer = task.posterior(batch).float() if config.supervision == "posterior" else batch.targets
+        for i in range(min(BLOCK, config.steps - block * BLOCK)):
+            rows = slice(i * config.batch, (i + 1) * config.batch)
+            yield Batch(batch.tokens[rows], batch.features[rows], batch.targets[rows], batch.queries), answer[rows]
+
+
+def loss_nats(model: nn.Module, batch: Batch, answer: Tensor) -> Tensor:
+    """Cross-entropy at the queries; torch's takes class probabilities as well as classes."""
+    logits = model(batch.tokens, batch.features)[:, batch.queries]
+    return cross_entropy(logits.flatten(0, 1), answer.flatten(0, 1))
+
+
+def make_optimizers(model: nn.Module, config: RunConfig) -> list[Optimizer]:
+    """Muon takes the matrices between embedding and head, AdamW the rest; or AdamW takes all."""
+    adam: dict[str, Any] = {"betas": (0.9, 0.95), "weight_decay": config.weight_decay, "foreach": True}
+    if config.optimizer == "adamw":
+        return [AdamW(model.parameters(), lr=config.lr, **adam)]
+    matrices: list[Tensor] = []
+    rest: list[Tensor] = []
+    for name, p in model.named_parameters():
+        inner = p.ndim == 2 and not name.startswith(("embed.", "head.", "place."))
+        (matrices if inner else rest).append(p)
+    optimizers: list[Optimizer] = [AdamW(rest, lr=config.adam_lr, **{**adam, "weight_decay": 0.0})]
+    if matrices:
+        optimizers.append(Muon(matrices, lr=config.lr, weight_decay=config.weight_decay))
+    return optimizers
+
+
+def schedule(step: int, config: RunConfig) -> float:
+    """Linear warm-up, then linear decay to nothing."""
+    return min(1.0, (step + 1) / max(1, config.warmup)) * (1.0 - step / config.steps)
+
+
+def train_step(model: nn.Module, optimizers: list[Optimizer], batch: Batch, answer: Tensor, clip: float) -> Tensor:
+    loss = loss_nats(model, batch, answer)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), clip, foreach=True)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+def fit(
+    model: nn.Module, task: Task, config: RunConfig, report: Callable[[Progress], None]
+) -> tuple[list[dict[str, Any]], float]:
+    """Train; returns the loss curve (one entry a watch point) and the seconds spent drawing data."""
+    optimizers = make_optimizers(model, config)
+    base_lrs = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
+    watch = make_exam(task, config.horizon, min(WATCH_SEQUENCES, config.sequences), config.seed, config.device)
+    every = max(1, config.steps // WATCH_POINTS)
+    curve: list[dict[str, Any]] = []
+    losses: list[Tensor] = []
+    start = time.perf_counter()
+    data_seconds = 0.0
+    stream = draw(task, config)
+    for step in range(config.steps):
+        before = time.perf_counter()
+        batch, answer = next(stream)
+        data_seconds += time.perf_counter() - before
+        for optimizer, lr in zip(optimizers, base_lrs, strict=True):
+            optimizer.param_groups[0]["lr"] = lr * schedule(step, config)
+        losses.append(train_step(model, optimizers, batch, answer, config.clip))
+        if (step + 1) % every == 0 or step + 1 == config.steps:
+            progress = _look(model, watch, losses, step + 1, config.steps, start)
+            curve.append(
+                {
+                    "step": progress.step,
+                    "seconds": round(progress.seconds, 3),
+                    "loss": progress.loss_bits,
+                    "entropy_mae": progress.entropy_mae,
+                }
+            )
+            report(progress)
+            losses = []
+    return curve, data_seconds
+
+
+def _look(model: nn.Module, watch: Exam, losses: list[Tensor], step: int, steps: int, start: float) -> Progress:
+    """The one place where training waits for the device."""
+    loss_bits = torch.stack(losses).mean().item() / LN2
+    if not torch.isfinite(torch.tensor(loss_bits)):
+        raise Diverged(f"the loss is {loss_bits} by step {step}")
+    model.eval()
+    error = score(watch, predict(model, watch.batch)).summary()["entropy_mae"]
+    model.train()
+    return Progress(step, steps, loss_bits, error, time.perf_counter() - start)

@@ -1,0 +1,98 @@
+"""What every architecture shares: its registry, its budget and its front door.
+
+An architecture is a function `build(shape, params, geometry) -> nn.Module`. The module maps (tokens [B, T],
+features [B, T, F]) to logits [B, T, classes], causally: logits at t depend on positions up to t. It never learns which
+task it serves. `params` is a budget; `Geometry` is the reference transformer of the same row, from which other
+architectures take what they understand. Two attributes say what it can do:
+
+max_length      the longest sequence it can read, or None
+state_bytes(T)  what it carries from position T to T+1 when run step by step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bench.registry import BadInput, Registry
+from tasks.base import Shape
+
+ARCHS = Registry("architecture")
+TOLERANCE = 0.01  # of the parameter budget
+POSITIONS = ("learned", "sinusoidal", "rope", "alibi", "none")
+
+
+@dataclass(frozen=True)
+class Geometry:
+    layers: int
+    heads: int
+    width: int
+    ffn: int
+    positions: str = "alibi"
+    attention: str = "sdpa"
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def count_built(build: Callable[[], nn.Module]) -> int:
+    """Parameters of a model that is never allocated."""
+    with torch.device("meta"):
+        return count_parameters(build())
+
+
+def solve(count: Callable[[int], int], budget: int) -> int:
+    """The whole number whose count, growing in it, lies nearest to the budget."""
+    low, high = 1, 2
+    while count(high) < budget:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if count(middle) < budget else (low, middle)
+    return min((low, high), key=lambda n: abs(count(n) - budget))
+
+
+def solve_affine(count: Callable[[int], int], budget: int) -> int:
+    """The same for a count that is affine, as it is in any one layer size: two looks instead of twenty."""
+    at_one = count(1)
+    return max(1, 1 + round((budget - at_one) / (count(2) - at_one)))
+
+
+def build(arch: str, shape: Shape, params: int, geometry: Geometry) -> nn.Module:
+    """The named architecture within 1 % of the budget, or a refusal."""
+    model: nn.Module = ARCHS[arch](shape, params, geometry)
+    count = count_parameters(model)
+    if abs(count - params) > TOLERANCE * params:
+        raise BadInput(
+            f"{arch} cannot be built within 1 % of {params:,} parameters (nearest: {count:,}); "
+            "give it a larger budget with --set width=..."
+        )
+    return model
+
+
+class Embed(nn.Module):
+    """A position as a vector: its token's row plus its features, mixed."""
+
+    def __init__(self, shape: Shape, width: int) -> None:
+        super().__init__()
+        self.token = nn.Embedding(shape.vocab, width)
+        nn.init.normal_(self.token.weight, std=width**-0.5)
+        self.feature = nn.Linear(shape.features, width, bias=False) if shape.features else None
+
+    def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
+        x_BTD: Tensor = self.token(tokens_BT)
+        if self.feature is not None:
+            x_BTD = x_BTD + self.feature(features_BTF.to(x_BTD.dtype))
+        return x_BTD
+
+
+def residual_out(layer: nn.Linear) -> nn.Linear:
+    """Start a branch at zero, so that a deep stack begins as the identity."""
+    nn.init.zeros_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,1 @@
+"""Attention, behind one call."""

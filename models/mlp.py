@@ -1,0 +1,103 @@
+"""Deep residual MLPs: no attention, no recurrence, the same number of parameters.
+
+    prefix   every position's embedding, flattened: header slots as they stand, then the steps newest first
+    x = linear(prefix)
+    x = x + down(gelu(up(norm(x))))     each block: two layers
+    logits = head(norm(x))
+
+`mlp` reads the whole causal prefix, so it can in principle compute any of these posteriors; newest first, so that the
+present always stands in the same slot. It cannot read a sequence longer than those it was built for. `mlp-pointwise`
+reads the present position alone: the context-free control that published MLP numbers correspond to.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, pad
+
+from models.base import ARCHS, Embed, Geometry, count_built, residual_out, solve, solve_affine
+from models.taps import Tap
+from tasks.base import Shape
+
+EMBED_WIDTH = 16
+
+
+class Prefix(nn.Module):
+    """The first layer: all positions up to now, flattened, times one matrix."""
+
+    def __init__(self, header: int, steps: int, width: int) -> None:
+        super().__init__()
+        self.header, self.steps = header, steps
+        self.fixed = nn.Linear(header * EMBED_WIDTH, width, bias=False) if header else None
+        self.recent = nn.Linear(steps * EMBED_WIDTH, width)
+
+    def forward(self, x_BTE: Tensor) -> Tensor:
+        B, T, E = x_BTE.shape
+        body = x_BTE[:, self.header :]
+        slots = pad(body, (0, 0, self.steps - 1, 0)).unfold(1, self.steps, 1).transpose(2, 3)  # oldest slot first
+        out_BTW = self.recent(slots.reshape(B, T - self.header, self.steps * E))
+        if self.fixed is None:
+            return out_BTW
+        rows = self.fixed.weight.unflatten(1, (self.header, E))
+        seen = torch.einsum("bhe,whe->bhw", x_BTE[:, : self.header], rows).cumsum(
+            1
+        )  # a header position sees no later one
+        return torch.cat([seen + self.recent.bias, out_BTW + seen[:, -1:]], dim=1)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, hidden)
+        self.down = residual_out(nn.Linear(hidden, width))
+        self.resid = Tap()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.resid(x + self.down(gelu(self.up(self.norm(x)))))
+
+
+class MLP(nn.Module):
+    def __init__(self, shape: Shape, blocks: int, width: int, hidden: int, pointwise: bool) -> None:
+        super().__init__()
+        length = shape.length(shape.horizon)
+        self.max_length = None if pointwise else length
+        self.embed = Embed(shape, EMBED_WIDTH)
+        self.read: nn.Module = (
+            nn.Linear(EMBED_WIDTH, width) if pointwise else Prefix(shape.header, length - shape.header, width)
+        )
+        self.blocks = nn.ModuleList(Block(width, hidden) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, shape.classes)
+
+    def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
+        x_BTW = self.read(self.embed(tokens_BT, features_BTF))
+        for block in self.blocks:
+            x_BTW = block(x_BTW)
+        return self.head(self.norm(x_BTW))
+
+    def state_bytes(self, length: int) -> int:
+        """The embedded prefix itself; nothing for a reader of one position."""
+        return 0 if self.max_length is None else length * EMBED_WIDTH * 4
+
+
+def build(shape: Shape, params: int, geometry: Geometry, *, pointwise: bool) -> nn.Module:
+    """Three layers for each of the transformer's, at most 20: 18 and 20 at the sizes of the paper."""
+    blocks = max(1, min(20, 3 * geometry.layers) // 2)
+
+    def count(width: int, hidden: int) -> int:
+        return count_built(partial(MLP, shape, blocks, width, hidden, pointwise))
+
+    square = solve(lambda n: count(n, n), params)
+    sizes = [(w, solve_affine(partial(count, w), params)) for w in range(max(1, square - 2), square + 3)]
+    width, hidden = min(sizes, key=lambda size: abs(count(*size) - params))
+    return MLP(shape, blocks, width, hidden, pointwise)
+
+
+ARCHS.add("mlp", note="deep residual MLP over the whole flattened prefix")(partial(build, pointwise=False))
+ARCHS.add("mlp-pointwise", note="the same, reading one position: the context-free control")(
+    partial(build, pointwise=True)
+)

@@ -1,0 +1,245 @@
+"""The decoder-only transformer and its trained ablations.
+
+    x = embed(tokens, features) + positions
+    x = x + attention(norm(x))          each layer
+    x = x + ffn(norm(x))
+    logits = head(norm(x))
+
+Pre-norm, biases everywhere, an untied head. Positions: learned or sinusoidal vectors, rotated queries and keys (rope),
+distance slopes with an exempt header (alibi), or none. An ablation is a constructor argument, trained from scratch;
+what it saves goes into the feed-forward width, so that every variant stands within its row's parameter budget.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from bench.registry import BadInput
+from models.base import ARCHS, TOLERANCE, Embed, Geometry, count_built, residual_out, solve_affine
+from models.kernels.attention import attention
+from models.taps import Tap
+from tasks.base import Shape
+
+HEAD_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # from 16 on, those that the fused kernels serve
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, head_width: int, header: int, positions: str, backend: str) -> None:
+        super().__init__()
+        self.heads, self.head_width, self.header, self.backend = heads, head_width, header, backend
+        self.rotate = positions == "rope"
+        self.slopes: Tensor | None
+        slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads) if positions == "alibi" else None
+        self.register_buffer("slopes", slopes, persistent=False)
+        self.qkv = nn.Linear(width, 3 * heads * head_width)
+        self.out = residual_out(nn.Linear(heads * head_width, width))
+        self.q, self.k, self.v, self.z = Tap(), Tap(), Tap(), Tap()
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        B, T, _ = x_BTD.shape
+        q, k, v = self.qkv(x_BTD).view(B, T, 3, self.heads, self.head_width).unbind(2)
+        if self.rotate:
+            q, k = _rotate(q), _rotate(k)
+        z_BTHd = self.z(attention(self.q(q), self.k(k), self.v(v), self.slopes, self.header, self.backend))
+        return self.out(z_BTHd.flatten(2))
+
+
+class UniformAttention(nn.Module):
+    """Attention whose weights are the causal mean: it mixes positions but cannot choose among them."""
+
+    def __init__(self, width: int, heads: int, head_width: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.value = nn.Linear(width, heads * head_width)
+        self.out = residual_out(nn.Linear(heads * head_width, width))
+        self.v, self.z = Tap(), Tap()
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        v_BTHd = self.v(self.value(x_BTD).unflatten(2, (self.heads, -1)))
+        count_T = torch.arange(1, x_BTD.shape[1] + 1, device=x_BTD.device)
+        return self.out(self.z(v_BTHd.cumsum(1) / count_T[:, None, None]).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.down = residual_out(nn.Linear(hidden, width))
+        self.out = Tap()
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.out(self.down(gelu(self.up(x_BTD))))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, attn: nn.Module | None, ffn: nn.Module | None) -> None:
+        super().__init__()
+        self.attn, self.ffn = attn, ffn
+        self.norm1 = nn.LayerNorm(width) if attn is not None else None
+        self.norm2 = nn.LayerNorm(width) if ffn is not None else None
+        self.resid = Tap()
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        if self.attn is not None and self.norm1 is not None:
+            x_BTD = x_BTD + self.attn(self.norm1(x_BTD))
+        if self.ffn is not None and self.norm2 is not None:
+            x_BTD = x_BTD + self.ffn(self.norm2(x_BTD))
+        return self.resid(x_BTD)
+
+
+class Transformer(nn.Module):
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        layers: int,
+        heads: int,
+        head_width: int,
+        width: int,
+        hidden: int,
+        positions: str,
+        backend: str = "sdpa",
+        uniform: bool = False,
+        attention_off: int = 0,
+    ) -> None:
+        super().__init__()
+        self.max_length = shape.length(shape.horizon) if positions == "learned" else None
+        self.embed = Embed(shape, width)
+        self.place = _Places(positions, shape.length(shape.horizon), width)
+        self.blocks = nn.ModuleList()
+        for layer in range(layers):
+            attn: nn.Module | None = None
+            if layer < layers - attention_off:
+                attn = (
+                    UniformAttention(width, heads, head_width)
+                    if uniform
+                    else Attention(width, heads, head_width, shape.header, positions, backend)
+                )
+            self.blocks.append(Block(width, attn, FeedForward(width, hidden) if hidden else None))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, shape.classes)
+
+    def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
+        x_BTD = self.place(self.embed(tokens_BT, features_BTF))
+        for block in self.blocks:
+            x_BTD = block(x_BTD)
+        return self.head(self.norm(x_BTD))
+
+    def state_bytes(self, length: int) -> int:
+        """Keys and values of every layer; a causal mean needs only its running sum."""
+        state = 0
+        for block in self.blocks:
+            if isinstance(block.attn, Attention):
+                state += 2 * length * block.attn.heads * block.attn.head_width * 4
+            elif isinstance(block.attn, UniformAttention):
+                state += block.attn.value.out_features * 4
+        return state
+
+
+class _Places(nn.Module):
+    """Adds a vector for the place in the sequence, if the scheme has one."""
+
+    def __init__(self, positions: str, length: int, width: int) -> None:
+        super().__init__()
+        self.sinusoidal = positions == "sinusoidal"
+        self.learned = nn.Parameter(torch.randn(length, width) * 0.02) if positions == "learned" else None
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        T, D = x_BTD.shape[1:]
+        if self.learned is not None:
+            return x_BTD + self.learned[:T]
+        if self.sinusoidal:
+            angles = _angles(T, -(-D // 2), x_BTD.device)
+            return x_BTD + torch.cat([angles.sin(), angles.cos()], dim=1)[:, :D].to(x_BTD.dtype)
+        return x_BTD
+
+
+def _angles(length: int, pairs: int, device: torch.device) -> Tensor:
+    frequency = 10_000.0 ** (-torch.arange(pairs, device=device) / pairs)
+    return torch.arange(length, device=device)[:, None] * frequency
+
+
+def _rotate(x_BTHd: Tensor) -> Tensor:
+    """Rotary positions (Su et al. 2021): turn each pair of coordinates by an angle that grows with the position."""
+    half = x_BTHd.shape[-1] // 2
+    angles_T1d = _angles(x_BTHd.shape[1], half, x_BTHd.device)[:, None, :]
+    cos, sin = angles_T1d.cos().to(x_BTHd.dtype), angles_T1d.sin().to(x_BTHd.dtype)
+    a, b = x_BTHd[..., :half], x_BTHd[..., half:]
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+def reference(shape: Shape, geometry: Geometry) -> nn.Module:
+    """The transformer exactly as its preset draws it; its count is the budget of the row."""
+    return Transformer(
+        shape,
+        layers=geometry.layers,
+        heads=geometry.heads,
+        head_width=geometry.width // geometry.heads,
+        width=geometry.width,
+        hidden=geometry.ffn,
+        positions=geometry.positions,
+        backend=geometry.attention,
+    )
+
+
+def build(
+    shape: Shape,
+    params: int,
+    geometry: Geometry,
+    *,
+    layers: int | None = None,
+    heads: int | None = None,
+    positions: str | None = None,
+    ffn: bool = True,
+    uniform: bool = False,
+    attention_off: int = 0,
+) -> nn.Module:
+    """A transformer within the budget, as near to the usual proportions (width = heads x head width) as it can be."""
+    layers = geometry.layers if layers is None else layers
+    heads = geometry.heads if heads is None else heads
+    if attention_off >= layers:
+        raise BadInput(f"attention off in the top {attention_off} layers needs more than {layers} layers")
+
+    def make(head_width: int, width: int, hidden: int) -> nn.Module:
+        return Transformer(
+            shape, layers=layers, heads=heads, head_width=head_width, width=width, hidden=hidden,
+            positions=geometry.positions if positions is None else positions,
+            backend=geometry.attention, uniform=uniform, attention_off=attention_off,
+        )  # fmt: skip
+
+    def count(*size: int) -> int:
+        return count_built(partial(make, *size))
+
+    sizes = []
+    for head_width in HEAD_WIDTHS:
+        inner = heads * head_width
+        if ffn:
+            width = geometry.width if heads == 1 else inner
+            hidden = solve_affine(partial(count, head_width, width), params)
+            strain = abs(math.log(hidden / (4 * width))) + abs(math.log(width / inner))
+        else:
+            width, hidden = solve_affine(lambda w, h=head_width: count(h, w, 0), params), 0  # type: ignore[misc]
+            strain = abs(math.log(width / inner))
+        off_budget = abs(count(head_width, width, hidden) - params) > TOLERANCE * params
+        sizes.append((off_budget, strain, (head_width, width, hidden)))
+    return make(*min(sizes)[2])
+
+
+@ARCHS.add("transformer", note="pre-norm transformer: the reference of every row")
+def _transformer(shape: Shape, params: int, geometry: Geometry) -> nn.Module:
+    return reference(shape, geometry)
+
+
+ARCHS.add("transformer-no-attn-top2", note="attention off in the top two layers")(partial(build, attention_off=2))
+ARCHS.add("transformer-uniform-attn", note="attention weights replaced by the causal mean")(
+    partial(build, uniform=True)
+)
+ARCHS.add("transformer-no-ffn", note="no feed-forward layers")(partial(build, ffn=False))
+ARCHS.add("transformer-no-pos", note="no position information")(partial(build, positions="none"))
+ARCHS.add("transformer-1-layer", note="one wide layer")(partial(build, layers=1))
+ARCHS.add("transformer-1-head", note="one head a layer")(partial(build, heads=1))

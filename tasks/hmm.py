@@ -1,0 +1,137 @@
+"""Hidden Markov state tracking: given the chain's own law, follow the belief over its hidden state.
+
+header   S rows of T and S rows of E, one a position, as features (p, log p); fresh for every sequence
+tokens   o_1 ... o_K after the header (symbols 0..V-1; header positions have tokens V, V+1, ... so a row knows its name)
+scored   at every observation: the hidden state now
+exact    alpha_t(s) ~ E(o_t | s) sum_s' T(s | s') alpha_{t-1}(s'), alpha_0 uniform: a transition precedes o_1
+
+Rows of T and E are Dirichlet(1, ..., 1). Source: Aggarwal, Dalal and Misra (arXiv:2512.22471), equations 6 and 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tasks.base import TASKS, Batch, Shape, require
+
+LOG_FLOOR = -10.0  # log p enters a network: e^-10 is as good as impossible, and a finite number
+
+
+@TASKS.add("hmm", version=1, primitive="transport", windows=(1, 2, 3, 4, 6, 8, 10))
+@dataclass(frozen=True)
+class HMM:
+    states: int = 5
+    symbols: int = 5
+    horizon: int = 20
+
+    def __post_init__(self) -> None:
+        require(self.states >= 2, f"states must be at least 2, not {self.states}")
+        require(self.symbols >= 2, f"symbols must be at least 2, not {self.symbols}")
+        require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
+
+    @property
+    def shape(self) -> Shape:
+        header = 2 * self.states
+        row = max(self.states, self.symbols)
+        return Shape(
+            vocab=self.symbols + header, features=2 * row, classes=self.states, header=header, stride=1,
+            horizon=self.horizon,
+        )  # fmt: skip
+
+    def max_horizon(self) -> int | None:
+        return None
+
+    def _draw_law(self, n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Transition [B, S, S] and emission [B, S, V] matrices."""
+        S, V = self.states, self.symbols
+        return _dirichlet_rows((n, S, S), rng), _dirichlet_rows((n, S, V), rng)
+
+    def sample(self, n: int, horizon: int, rng: torch.Generator) -> Batch:
+        require(horizon >= 1, f"horizon must be at least 1, not {horizon}")
+        transition_BSS, emission_BSV = self._draw_law(n, rng)
+        u_KB = torch.rand(horizon, n, generator=rng, device=rng.device, dtype=torch.float64)
+        v_BK = torch.rand(n, horizon, generator=rng, device=rng.device, dtype=torch.float64)
+        state_B = torch.randint(self.states, (n,), generator=rng, device=rng.device)
+        # One flat index per step: row b*S + s of the stacked cumulative rows. The last column is left out, so that
+        # rounding in a cumulative sum can never point behind the last state.
+        base_B = torch.arange(n, device=rng.device) * self.states
+        ladder_XS = transition_BSS.cumsum(-1).flatten(0, 1)[:, :-1].contiguous()
+        path = []
+        for k in range(horizon):
+            row_BS = ladder_XS.index_select(0, base_B + state_B)
+            state_B = (u_KB[k, :, None] > row_BS).sum(1)
+            path.append(state_B)
+        states_BK = torch.stack(path, dim=1)
+        rungs_BKV = emission_BSV.cumsum(-1).flatten(0, 1)[:, :-1][base_B[:, None] + states_BK]
+        symbols_BK = (v_BK[..., None] > rungs_BKV).sum(-1)
+        return self._compose(transition_BSS, emission_BSV, symbols_BK, states_BK)
+
+    def _compose(self, transition_BSS: Tensor, emission_BSV: Tensor, symbols_BK: Tensor, states_BK: Tensor) -> Batch:
+        n, horizon = symbols_BK.shape
+        shape, device = self.shape, symbols_BK.device
+        row = shape.features // 2
+        names = torch.arange(self.symbols, shape.vocab, device=device).expand(n, -1)
+        features = torch.zeros(n, shape.length(horizon), shape.features, dtype=torch.float64, device=device)
+        for start, rows in ((0, transition_BSS), (self.states, emission_BSV)):
+            stop, width = start + self.states, rows.shape[-1]
+            features[:, start:stop, :width] = rows
+            features[:, start:stop, row : row + width] = rows.log().clamp(min=LOG_FLOOR)
+        queries = torch.arange(shape.header, shape.length(horizon), device=device)
+        return Batch(torch.cat([names, symbols_BK], dim=1), features, states_BK, queries)
+
+    def _read(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Transition [B, S, S] and the likelihood of each observation [B, K, S], read from what is visible."""
+        S, V = self.states, self.symbols
+        transition_BSS = batch.features[:, :S, :S]
+        emission_BSV = batch.features[:, S : 2 * S, :V]
+        symbols_BK = batch.tokens[:, 2 * S :]
+        likelihood_BSK = emission_BSV.gather(2, symbols_BK[:, None, :].expand(-1, S, -1))
+        return transition_BSS, likelihood_BSK.transpose(1, 2)
+
+    def posterior(self, batch: Batch) -> Tensor:
+        transition_BSS, likelihood_BKS = self._read(batch)
+        belief_BS = torch.full_like(likelihood_BKS[:, 0], 1.0 / self.states)
+        beliefs = []
+        for k in range(likelihood_BKS.shape[1]):
+            belief_BS = _update(belief_BS, transition_BSS, likelihood_BKS[:, k])
+            beliefs.append(belief_BS)
+        return torch.stack(beliefs, dim=1)
+
+    def window_posterior(self, batch: Batch, window: int) -> Tensor:
+        """The exact filter of someone who knows the chain and the time, but saw only the last `window` observations."""
+        transition_BSS, likelihood_BKS = self._read(batch)
+        K = likelihood_BKS.shape[1]
+        prior_BS = torch.full_like(likelihood_BKS[:, 0], 1.0 / self.states)
+        priors = [prior_BS]
+        for _ in range(max(K - window, 0)):
+            prior_BS = _predict(prior_BS, transition_BSS)
+            priors.append(prior_BS)
+        # start[k]: the belief before the first observation that position k remembers
+        start = torch.stack(priors, dim=1)
+        first = (torch.arange(K, device=start.device) - window + 1).clamp(min=0)
+        belief_BKS = start[:, first]
+        for age in range(window - 1, -1, -1):
+            now = torch.arange(K, device=start.device) - age
+            updated = _update(belief_BKS, transition_BSS[:, None], likelihood_BKS[:, now.clamp(min=0)])
+            belief_BKS = torch.where((now >= 0)[:, None], updated, belief_BKS)
+        return belief_BKS
+
+
+def _dirichlet_rows(size: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Rows from Dirichlet(1, ..., 1): exponentials, normalised."""
+    # 1 - u lies in (0, 1]: log never sees a zero
+    draws = -torch.log1p(-torch.rand(size, generator=rng, device=rng.device, dtype=torch.float64))
+    return draws / draws.sum(-1, keepdim=True)
+
+
+def _predict(belief: Tensor, transition: Tensor) -> Tensor:
+    # a sum of products: at S = 5 the batched matmul's overhead is several times its arithmetic
+    return (belief[..., :, None] * transition).sum(-2)
+
+
+def _update(belief: Tensor, transition: Tensor, likelihood: Tensor) -> Tensor:
+    joint = _predict(belief, transition) * likelihood
+    return joint / joint.sum(-1, keepdim=True)
