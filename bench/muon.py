@@ -2,7 +2,8 @@
 
 The update rule is torch.optim.Muon's, coefficients included. What differs is the arithmetic: matrices of equal shape
 are stacked and iterated together, and on a CPU in float32. At the sizes of this bench torch's version, one matrix at a
-time in bfloat16, spends more time orthogonalising than the model spends learning.
+time in bfloat16, spends more time orthogonalising than the model spends learning. A matrix that packs several maps (the
+queries, keys and values of attention) says so with an attribute `parts` and is orthogonalised part by part.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            alike: dict[tuple[int, int, int], list[Tensor]] = defaultdict(list)
             for p in group["params"]:
                 if p.grad is not None:
-                    by_shape[p.shape].append(p)
-            for (rows, columns), matrices in by_shape.items():
+                    alike[(*p.shape, getattr(p, "parts", 1))].append(p)
+            for (rows, columns, parts), matrices in alike.items():
                 gradient = torch.stack([p.grad for p in matrices if p.grad is not None])
                 state = self.state[matrices[0]]  # one momentum for the stack, kept with its first matrix
                 if "momentum" not in state:
@@ -53,10 +54,9 @@ class Muon(Optimizer):
                 momentum: Tensor = state["momentum"]
                 momentum.lerp_(gradient, 1 - group["momentum"])
                 update = gradient.lerp_(momentum, group["momentum"])  # Nesterov
-                if update.is_cuda:
-                    update = orthogonalise(update.bfloat16()).to(momentum.dtype)
-                else:
-                    update = orthogonalise(update)
+                update = update.view(-1, rows // parts, columns)
+                update = orthogonalise(update.bfloat16() if update.is_cuda else update)
+                update = update.to(momentum.dtype).view_as(momentum)
                 torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-                scale = max(1.0, rows / columns) ** 0.5
+                scale = max(1.0, rows / parts / columns) ** 0.5
                 torch._foreach_add_(matrices, list(update.unbind()), alpha=-group["lr"] * scale)

@@ -17,7 +17,7 @@ RECIPE = {
     "optimizer": "muon",
     "lr": 0.02,
     "adam_lr": 0.003,
-    "weight_decay": 0.0,
+    "weight_decay": 0.3,
     "warmup": 30,
     "clip": 1.0,
     "sequences": 2048,
@@ -58,10 +58,10 @@ _ALL = (
         "quick",
         "minutes on two CPU cores; the default",
         seeds=1,
-        values={"layers": 3, "heads": 4, "width": 64, "ffn": 256, "steps": 600},
+        values={"layers": 3, "heads": 4, "width": 64, "ffn": 256, "steps": 1000},
         by_task={
-            "bijection": {"steps": 400},
-            "hmm": {"layers": 6, "heads": 3, "width": 48, "ffn": 192, "steps": 600},
+            "bijection": {"steps": 500, "weight_decay": 0.0},
+            "hmm": {"layers": 6, "heads": 3, "width": 48, "ffn": 192, "steps": 700},
         },
     ),
     Preset(

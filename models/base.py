@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import relu
 
 from bench.registry import BadInput, Registry
 from tasks.base import Shape
@@ -88,6 +89,11 @@ class Embed(nn.Module):
         if self.feature is not None:
             x_BTD = x_BTD + self.feature(features_BTF.to(x_BTD.dtype))
         return x_BTD
+
+
+def activate(x: Tensor) -> Tensor:
+    """Squared ReLU (So et al. 2021): on these tasks it learns faster than GELU, and it is cheaper."""
+    return relu(x).square()
 
 
 def residual_out(layer: nn.Linear) -> nn.Linear:

@@ -2,7 +2,7 @@
 
     prefix   every position's embedding, flattened: header slots as they stand, then the steps newest first
     x = linear(prefix)
-    x = x + down(gelu(up(norm(x))))     each block: two layers
+    x = x + down(activate(up(norm(x))))     each block: two layers
     logits = head(norm(x))
 
 `mlp` reads the whole causal prefix, so it can in principle compute any of these posteriors; newest first, so that the
@@ -16,9 +16,9 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, pad
+from torch.nn.functional import pad
 
-from models.base import ARCHS, Embed, Geometry, count_built, residual_out, solve, solve_affine
+from models.base import ARCHS, Embed, Geometry, activate, count_built, residual_out, solve, solve_affine
 from models.taps import Tap
 from tasks.base import Shape
 
@@ -57,7 +57,7 @@ class Block(nn.Module):
         self.resid = Tap()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.resid(x + self.down(gelu(self.up(self.norm(x)))))
+        return self.resid(x + self.down(activate(self.up(self.norm(x)))))
 
 
 class MLP(nn.Module):

@@ -17,10 +17,9 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu
 
 from bench.registry import BadInput
-from models.base import ARCHS, TOLERANCE, Embed, Geometry, count_built, residual_out, solve_affine
+from models.base import ARCHS, TOLERANCE, Embed, Geometry, activate, count_built, residual_out, solve_affine
 from models.kernels.attention import attention
 from models.taps import Tap
 from tasks.base import Shape
@@ -34,9 +33,11 @@ class Attention(nn.Module):
         self.heads, self.head_width, self.header, self.backend = heads, head_width, header, backend
         self.rotate = positions == "rope"
         self.slopes: Tensor | None
-        slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads) if positions == "alibi" else None
+        # from 1, steep enough to find the previous token by, down towards nothing, for what is far away
+        slopes = 2.0 ** (-8.0 * torch.arange(heads) / heads) if positions == "alibi" else None
         self.register_buffer("slopes", slopes, persistent=False)
         self.qkv = nn.Linear(width, 3 * heads * head_width)
+        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # three maps in one matrix, for Muon to tell apart
         self.out = residual_out(nn.Linear(heads * head_width, width))
         self.q, self.k, self.v, self.z = Tap(), Tap(), Tap(), Tap()
 
@@ -73,7 +74,7 @@ class FeedForward(nn.Module):
         self.out = Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.out(self.down(gelu(self.up(x_BTD))))
+        return self.out(self.down(activate(self.up(x_BTD))))
 
 
 class Block(nn.Module):

@@ -1,0 +1,100 @@
+"""The leaderboard: ranked rightly, mixed never, safe whatever a record says."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.board import group, plain, render, render_terminal, table
+from bench.config import compose
+from bench.run import run_one
+
+
+@pytest.fixture(scope="module")
+def records():
+    configs = [
+        compose("smoke", arch, task, seed, "cpu", "sdpa", {"steps": 2})
+        for task in ("bijection", "hmm")
+        for arch in ("transformer", "mlp")
+        for seed in (0, 1)
+    ]
+    return [run_one(config)[0] for config in configs]
+
+
+def of(records, task):
+    return [record for record in records if record.config["task"] == task]
+
+
+def test_rows_are_ranked_by_error_with_references_in_place(records):
+    header, rows = table(of(records, "hmm"))
+    assert len({len(row) for row in rows} | {len(header)}) == 1
+    errors = [float(row[2].split()[0]) for row in rows]
+    assert errors == sorted(errors)
+    names = [row[1] for row in rows]
+    assert names[0] == "*exact*"
+    assert {"*uniform*", "*best constant*", "*window 1*", "*window 10*"} <= set(names)
+    ranks = {row[1]: row[0] for row in rows}
+    assert sorted(rank for rank in ranks.values() if rank) == ["1", "2"]
+    assert ranks["*exact*"] == ""
+
+
+def test_an_interval_comes_from_seeds_and_only_from_seeds(records):
+    _, rows = table(of(records, "bijection"))
+    mine = {row[1]: row for row in rows}
+    assert "±" in mine["transformer"][2]
+    assert "±" not in mine["*uniform*"][2]
+    _, single = table(of(records, "bijection")[:1])
+    assert all("±" not in cell for row in single for cell in row)
+
+
+def test_an_unreadable_horizon_is_not_a_number(records):
+    header, rows = table(of(records, "hmm"))
+    mine = {row[1]: row for row in rows}
+    assert mine["mlp"][header.index("MAE K=50")] == "n/a"
+    assert mine["mlp"][header.index("K=50 new")] == "n/a"
+    assert mine["transformer"][header.index("K=50 new")] != "n/a"
+    header, _ = table(of(records, "bijection"))
+    assert "MAE K=50" not in header  # the task itself ends at 20
+
+
+def test_presets_tracks_and_devices_are_never_mixed(records):
+    first = records[0]
+    others = [
+        replace(first, config={**first.config, **change})
+        for change in ({"preset": "paper"}, {"supervision": "sampled"}, {"device": "cuda"}, {"task": "hmm"})
+    ]
+    assert len(group([first, *others])) == 5
+
+
+def test_a_setting_that_differs_gets_a_row_of_its_own_and_a_name(records):
+    a = next(r for r in of(records, "hmm") if r.config["arch"] == "transformer")
+    b = replace(a, config={**a.config, "lr": 0.5})
+    names = [row[1] for row in table([a, b])[1]]
+    assert "transformer lr=0.02" in names
+    assert "transformer lr=0.5" in names
+
+
+def test_a_failed_run_is_shown_as_failed(records):
+    broken = replace(records[0], status="failed", error="the loss is nan by step 7", metrics={}, references={})
+    for text in (render([*records, broken]), render_terminal([*records, broken])):
+        assert "the loss is nan by step 7" in text
+
+
+def test_text_from_a_record_stays_text():
+    hostile = "<script>alert(1)</script> | a | **b** [c](d) `e`\n# f"
+    safe = plain(hostile)
+    assert "\n" not in safe
+    for mark in "<>|*[]`#":
+        assert safe.count(mark) == safe.count("\\" + mark)
+
+
+def test_what_was_not_measured_says_so(records):
+    text = render(records)
+    assert "GPU time, memory and energy: not measured." in text
+    gone = [replace(r, memory_bytes={**r.memory_bytes, "resident": None}) for r in records]
+    assert "not measured" in table(of(gone, "hmm"))[1][-2][-3] or any(
+        "not measured" in c for r in table(gone[:2])[1] for c in r
+    )
+
+
+def test_no_records_is_a_sentence():
+    assert "No records yet" in render([])

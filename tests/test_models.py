@@ -1,0 +1,174 @@
+"""Laws that every architecture obeys, whatever its name."""
+
+import pytest
+import torch
+
+from bench.registry import BadInput
+from bench.seeds import generator
+from bench.train import loss_nats
+from models.base import ARCHS, Geometry, build, count_built, count_parameters, solve, solve_affine
+from models.kernels.attention import attention
+from models.taps import edit, record, tap_names
+from models.transformer import reference
+from tasks.base import TASKS
+
+PAPER = {"bijection": Geometry(6, 6, 192, 768), "hmm": Geometry(9, 8, 256, 1024)}
+SIZES = [Geometry(3, 2, 32, 64), Geometry(6, 3, 48, 192), Geometry(4, 4, 64, 256, "learned")]
+
+
+def make(arch, task, geometry=SIZES[0]):
+    torch.manual_seed(0)
+    model = build(arch, task.shape, count_built(lambda: reference(task.shape, geometry)), geometry)
+    with torch.no_grad():  # branches start at zero: give them something to say
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return model
+
+
+@pytest.mark.parametrize("task_name", ["bijection", "hmm"])
+@pytest.mark.parametrize("arch", ARCHS.names())
+class TestEveryArchitecture:
+    def test_parameters_land_within_one_percent_of_the_budget(self, arch, task_name):
+        shape = TASKS[task_name]().shape
+        for geometry in (*SIZES, PAPER[task_name]):
+            budget = count_built(lambda g=geometry: reference(shape, g))
+            count = count_built(lambda g=geometry, b=budget: build(arch, shape, b, g))
+            assert abs(count - budget) <= 0.01 * budget
+
+    def test_nobody_sees_the_future(self, arch, task_name):
+        task = TASKS[task_name]()
+        model = make(arch, task).eval()
+        a = task.sample(4, task.horizon, generator("cpu", 0, "a"))
+        b = task.sample(4, task.horizon, generator("cpu", 0, "b"))
+        length = a.tokens.shape[1]
+        for cut in (1, task.shape.header + 1, 15, length - 1):
+            tokens = torch.cat([a.tokens[:, :cut], b.tokens[:, cut:]], dim=1)
+            features = torch.cat([a.features[:, :cut], b.features[:, cut:]], dim=1)
+            with torch.no_grad():
+                before, after = model(a.tokens, a.features), model(tokens, features)
+            assert torch.equal(before[:, :cut], after[:, :cut])
+            assert not torch.equal(before[:, cut:], after[:, cut:])
+
+    def test_one_step_trains_every_parameter(self, arch, task_name):
+        task = TASKS[task_name]()
+        model = make(arch, task)
+        batch = task.sample(16, task.horizon, generator("cpu", 0, "t"))
+        loss = loss_nats(model, batch, task.posterior(batch).float())
+        loss.backward()
+        for name, p in model.named_parameters():
+            assert p.grad is not None, name
+            assert p.grad.isfinite().all(), name
+            if (arch, name) != ("mlp-pointwise", "embed.feature.weight"):  # rows stand where it is never asked
+                assert p.grad.abs().sum() > 0, name
+
+    def test_taps_change_nothing_until_edited(self, arch, task_name):
+        task = TASKS[task_name]()
+        model = make(arch, task).eval()
+        batch = task.sample(4, task.horizon, generator("cpu", 0, "t"))
+        with torch.no_grad():
+            plain = model(batch.tokens, batch.features)
+            with record(model, "*") as seen:
+                watched = model(batch.tokens, batch.features)
+            name = tap_names(model)[0]
+            with edit(model, {name: torch.zeros_like}):
+                edited = model(batch.tokens, batch.features)
+            again = model(batch.tokens, batch.features)
+        assert set(seen) == set(tap_names(model))
+        assert torch.equal(plain, watched)
+        assert torch.equal(plain, again)
+        assert not torch.equal(plain, edited)
+
+
+def test_a_sequence_longer_than_training_is_read_or_declared_unreadable():
+    task = TASKS["hmm"]()
+    batch = task.sample(2, 50, generator("cpu", 0, "t"))
+    for arch in ARCHS.names():
+        model = make(arch, task)
+        if model.max_length is None:
+            assert model(batch.tokens, batch.features).shape == (2, 60, 5)
+        else:
+            assert model.max_length < 60
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope", "alibi", "none"])
+def test_only_positions_tell_the_order_of_values_apart(positions):
+    """Swap two earlier pairs: a transformer without positions answers the same, one with positions does not."""
+    task = TASKS["bijection"]()
+    model = make("transformer", task, Geometry(1, 2, 32, 64, positions)).eval().double()
+    batch = task.sample(3, 20, generator("cpu", 0, "t"))
+    order = torch.arange(39)
+    order[[0, 1, 6, 7]] = order[[6, 7, 0, 1]]
+    with torch.no_grad():
+        one = model(batch.tokens, batch.features)[:, -1]
+        two = model(batch.tokens[:, order], batch.features)[:, -1]
+    assert torch.allclose(one, two, atol=1e-9) == (positions == "none")
+
+
+@pytest.mark.parametrize("length", [1, 15, 39, 63])
+@pytest.mark.parametrize("header", [0, 10])
+@pytest.mark.parametrize("with_slopes", [False, True])
+def test_attention_backends_agree_with_a_loop(length, header, with_slopes):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, length, 3, 8, dtype=torch.float64)
+    slopes = torch.tensor([1.0, 0.25, 0.0], dtype=torch.float64) if with_slopes else None
+    expected = torch.zeros_like(q)
+    for i in range(length):
+        scores = torch.einsum("bhd,bjhd->bhj", q[:, i], k[:, : i + 1]) / 8**0.5
+        if slopes is not None:
+            far = torch.tensor([i - j if j >= header and i >= header else 0 for j in range(i + 1)])
+            scores = scores - slopes[:, None] * far
+        expected[:, i] = torch.einsum("bhj,bjhd->bhd", scores.softmax(-1), v[:, : i + 1])
+    for backend in ("sdpa", "math"):
+        torch.testing.assert_close(attention(q, k, v, slopes, header, backend), expected)
+
+
+def test_uniform_attention_is_the_causal_mean():
+    task = TASKS["bijection"]()
+    model = make("transformer-uniform-attn", task)
+    batch = task.sample(2, 20, generator("cpu", 0, "t"))
+    with record(model, "blocks.0.attn.*") as seen:
+        model(batch.tokens, batch.features)
+    v, z = seen["blocks.0.attn.v"], seen["blocks.0.attn.z"]
+    torch.testing.assert_close(z[:, 7], v[:, :8].mean(1))
+
+
+def test_the_paper_shapes_have_the_counts_we_state():
+    assert count_built(lambda: reference(TASKS["bijection"]().shape, PAPER["bijection"])) == 2_681_108
+    assert count_built(lambda: reference(TASKS["hmm"]().shape, PAPER["hmm"])) == 7_116_037
+
+
+def test_published_mlp_depths_at_paper_size():
+    for name, layers in (("bijection", 18), ("hmm", 20)):
+        model = make("mlp", TASKS[name](), PAPER[name])
+        assert 2 * len(model.blocks) == layers
+
+
+def test_solvers_find_the_nearest_whole_number():
+    assert solve(lambda n: n * n, 50) == 7
+    assert solve(lambda n: n * n, 1) == 1
+    assert solve_affine(lambda n: 5 + 3 * n, 100) == 32
+
+
+def test_impossible_budgets_and_ablations_are_refused():
+    shape = TASKS["hmm"]().shape
+    with pytest.raises(BadInput, match="within 1 %"):
+        build("mlp", shape, 50, Geometry(3, 2, 8, 8))
+    with pytest.raises(BadInput, match="needs more than 2 layers"):
+        build("transformer-no-attn-top2", shape, 9000, Geometry(2, 2, 32, 64))
+    with pytest.raises(BadInput, match="Did you mean 'mlp'"):
+        build("mpl", shape, 9000, Geometry(2, 2, 32, 64))
+
+
+def test_unknown_tap_is_named():
+    model = make("mlp", TASKS["bijection"]())
+    with pytest.raises(BadInput, match=r"no tap 'blocks\.0\.attn\.q'"), record(model, "blocks.0.attn.q"):
+        pass
+
+
+def test_state_bytes_follow_from_the_architecture():
+    task = TASKS["bijection"]()
+    transformer = make("transformer", task)
+    assert transformer.state_bytes(39) == 3 * 2 * 39 * 32 * 4
+    assert make("transformer-uniform-attn", task).state_bytes(39) == 3 * 32 * 4
+    assert make("mlp-pointwise", task).state_bytes(39) == 0
+    assert count_parameters(transformer) > 0

@@ -1,0 +1,156 @@
+"""Laws of the tasks: their posteriors against brute force and another library, and the formulas of the paper."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hmmlearn.hmm import CategoricalHMM
+
+from bench.registry import BadInput
+from bench.score import entropy_bits
+from bench.seeds import generator
+from tasks.base import TASKS
+from tasks.bijection import Bijection, BijectionRevisit
+from tasks.hmm import HMM
+from tests.oracles import enumerate_bijections, enumerate_paths, enumerate_window
+
+EXACT = {"rtol": 0.0, "atol": 1e-12}
+
+
+def draw(task, n, horizon=None, seed=0):
+    return task.sample(n, horizon or task.horizon, generator("cpu", seed, "test"))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 6])
+def test_bijection_posterior_matches_enumeration(size):
+    task = Bijection(size, horizon=size)
+    batch = draw(task, 16)
+    torch.testing.assert_close(task.posterior(batch), enumerate_bijections(task, batch), **EXACT)
+
+
+@pytest.mark.parametrize(("size", "horizon"), [(2, 7), (3, 1), (4, 9), (5, 15)])
+def test_revisit_posterior_matches_enumeration(size, horizon):
+    task = BijectionRevisit(size, horizon=horizon)
+    batch = draw(task, 16)
+    torch.testing.assert_close(task.posterior(batch), enumerate_bijections(task, batch), **EXACT)
+
+
+@pytest.mark.parametrize(("states", "symbols", "horizon"), [(2, 2, 6), (2, 5, 4), (3, 2, 5), (5, 5, 3), (3, 4, 1)])
+def test_hmm_posterior_matches_path_enumeration(states, symbols, horizon):
+    task = HMM(states, symbols, horizon)
+    batch = draw(task, 4)
+    torch.testing.assert_close(task.posterior(batch), enumerate_paths(task, batch), **EXACT)
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 7])
+def test_window_posterior_matches_path_enumeration(window):
+    task = HMM(states=3, symbols=3, horizon=5)
+    batch = draw(task, 4)
+    torch.testing.assert_close(task.window_posterior(batch, window), enumerate_window(task, batch, window), **EXACT)
+
+
+def test_hmm_filter_equals_hmmlearn_at_fifty_steps():
+    task = HMM()
+    batch = draw(task, 200, horizon=50)
+    ours = task.posterior(batch).numpy()
+    for b in range(len(batch.tokens)):
+        transition, emission = batch.features[b, :5, :5].numpy(), batch.features[b, 5:10, :5].numpy()
+        library = CategoricalHMM(n_components=5, n_features=5)
+        library.startprob_ = np.full(5, 0.2) @ transition  # a transition comes before the first observation
+        library.transmat_, library.emissionprob_ = transition, emission
+        symbols = batch.tokens[b, 10:].numpy()[:, None]
+        # a filter is a smoother that stops now: the last row of each prefix
+        for k in (0, 1, 7, 19, 29, 49):
+            theirs = library.predict_proba(symbols[: k + 1])[-1]
+            np.testing.assert_allclose(ours[b, k], theirs, rtol=0, atol=1e-10)
+
+
+def test_bijection_entropy_is_the_papers_formula():
+    task = Bijection()
+    h = entropy_bits(task.posterior(draw(task, 32)))
+    expected = torch.tensor([math.log2(20 - k + 1) for k in range(1, 21)], dtype=torch.float64)
+    torch.testing.assert_close(h, expected.expand_as(h), **EXACT)
+
+
+@pytest.mark.parametrize("name", TASKS.names())
+class TestEveryTask:
+    def test_rows_sum_to_one_at_every_horizon(self, name):
+        task = TASKS[name]()
+        for horizon in {1, 2, 15, task.horizon, task.max_horizon() or 50}:
+            batch = draw(task, 9, horizon)
+            p = task.posterior(batch)
+            assert p.dtype == torch.float64
+            assert p.shape == (9, len(batch.queries), task.shape.classes)
+            torch.testing.assert_close(p.sum(-1), torch.ones_like(p[..., 0]), **EXACT)
+            assert (p >= 0).all()
+
+    def test_a_batch_has_the_shape_it_promises(self, name):
+        task = TASKS[name]()
+        batch = draw(task, 7)
+        length = task.shape.length(task.horizon)
+        assert batch.tokens.shape == (7, length)
+        assert batch.features.shape == (7, length, task.shape.features)
+        assert batch.targets.shape == (7, len(batch.queries))
+        assert batch.tokens.min() >= 0
+        assert batch.tokens.max() < task.shape.vocab
+        assert batch.targets.max() < task.shape.classes
+
+    def test_same_seed_same_batch_and_another_seed_another(self, name):
+        task = TASKS[name]()
+        for a, b in zip(draw(task, 5), draw(task, 5), strict=True):
+            assert torch.equal(a, b)
+        assert not torch.equal(draw(task, 5).tokens, draw(task, 5, seed=1).tokens)
+
+    def test_targets_are_honest_draws_from_the_posterior(self, name):
+        """Outcomes that the posterior calls p happen in a share p of cases; checked in ten bins, at four sigma."""
+        task = TASKS[name]()
+        batch = draw(task, 4000)
+        p = task.posterior(batch).flatten()
+        happened = torch.nn.functional.one_hot(batch.targets, task.shape.classes).double().flatten()
+        for low in torch.arange(0, 1, 0.1).tolist():
+            inside = (p >= low) & (p < low + 0.1)
+            if inside.sum() < 100:
+                continue
+            expected, observed = p[inside].mean(), happened[inside].mean()
+            # outcomes of one sequence are not independent: count sequences, not positions
+            sigma = (expected * (1 - expected) / inside.sum() * task.horizon).sqrt()
+            assert abs(observed - expected) <= 4 * sigma
+
+    def test_posterior_ignores_targets_and_the_future(self, name):
+        task = TASKS[name]()
+        batch = draw(task, 6)
+        p = task.posterior(batch)
+        blind = batch._replace(targets=torch.zeros_like(batch.targets))
+        assert torch.equal(task.posterior(blind), p)
+        middle = len(batch.queries) // 2
+        cut = int(batch.queries[middle])
+        shorter = task.sample(6, middle + 1, generator("cpu", 1, "test"))
+        prefix = shorter._replace(tokens=batch.tokens[:, : cut + 1], features=batch.features[:, : cut + 1])
+        torch.testing.assert_close(task.posterior(prefix), p[:, : middle + 1], **EXACT)
+
+    def test_an_impossible_parameter_is_refused(self, name):
+        with pytest.raises(BadInput, match="horizon must be at least 1, not 0"):
+            TASKS[name](horizon=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Bijection(size=1), "size must be at least 2"),
+        (lambda: Bijection(size=5, horizon=6), "at most 5 steps, not 6"),
+        (lambda: Bijection(5, 5).sample(1, 6, generator("cpu", 0)), "at most 5 steps, not 6"),
+        (lambda: HMM(states=1), "states must be at least 2"),
+        (lambda: HMM(symbols=0), "symbols must be at least 2"),
+    ],
+)
+def test_impossible_parameters_are_refused_by_name(make, message):
+    with pytest.raises(BadInput, match=message):
+        make()
+
+
+def test_hmm_rows_are_uniform_on_the_simplex():
+    """Dirichlet(1, ..., 1) of five: each entry has mean 1/5 and variance 4/150."""
+    features = draw(HMM(), 20_000).features[:, :10, :5]
+    assert abs(features.mean() - 0.2) < 1e-12
+    assert abs(features.var() - 4 / 150) < 2e-4
