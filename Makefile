@@ -1,29 +1,34 @@
 # A fresh machine needs Python 3.11 or later and make; everything else is installed here, into .venv.
 
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+PRESET ?= quick
+OUT ?= results
+PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test lint clean
 
-run: .venv/installed  ## the quick suite on this machine, then its table
-	$(BIN)/bench run --preset quick
+run: $(VENV)/installed  ## the quick suite on this machine, then its table
+	$(VENV)/bin/bench run --preset $(PRESET) --out $(OUT)
 
-test: .venv/installed-dev lint  ## everything that must hold
-	$(BIN)/pytest
+test: lint  ## everything that must hold
+	$(VENV)/bin/pytest -n auto
 
-lint: .venv/installed-dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+lint: $(VENV)/installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
 
-.venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+$(VENV)/installed: pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): a minute or two, some gigabytes where torch brings CUDA."
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tunnel-bench needs Python 3.11 or later")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
 	touch $@
 
-.venv/installed-dev: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf $(VENV)

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bench import VERSION, board, engine, perf, records
 from bench.config import RunConfig, compose, parse_settings
-from bench.device import cores, pick_attention, pick_device
+from bench.device import cores, pick_device
 from bench.presets import PRESETS
 from bench.registry import BadInput, unknown
 from models.base import ARCHS
@@ -135,7 +135,7 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
     configs: dict[str, RunConfig] = {}
     for task, arch, track, seed in grid:
         overrides = {**settings, **({"supervision": track} if track else {})}
-        config = compose(preset.name, arch, task, seed, device, pick_attention(device), overrides)
+        config = compose(preset.name, arch, task, seed, device, overrides)
         configs[config.id()] = config
     return list(configs.values())
 

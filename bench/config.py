@@ -21,10 +21,10 @@ from torch import nn
 import models  # noqa: F401  for what it registers
 import tasks  # noqa: F401
 from bench import VERSION
+from bench.device import pick_attention
 from bench.presets import PRESETS
 from bench.registry import BadInput, unknown
 from models.base import ARCHS, POSITIONS, Geometry, build, count_built
-from models.kernels.attention import BACKENDS
 from models.transformer import reference
 from tasks.base import TASKS, Task
 
@@ -85,9 +85,7 @@ class RunConfig:
         return hashlib.sha256(json.dumps(law, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def compose(
-    preset: str, arch: str, task: str, seed: int, device: str, attention: str, overrides: Mapping[str, Any]
-) -> RunConfig:
+def compose(preset: str, arch: str, task: str, seed: int, device: str, overrides: Mapping[str, Any]) -> RunConfig:
     """The preset's values for this task, then the overrides; checked, so that a bad one is known before any work."""
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
@@ -109,7 +107,8 @@ def compose(
     if "horizons" not in overrides:
         values["horizons"] = (horizon, horizon * 3 // 2, horizon * 5 // 2)
     values["horizons"] = tuple(sorted(set(values["horizons"])))
-    values.setdefault("attention", attention)
+    head_width = values["width"] // max(1, values["heads"])
+    values["attention"], _ = pick_attention(device, values.get("attention"), head_width)
     values = {key: value for key, value in values.items() if key in own}
     config = RunConfig(
         arch=arch, task=task, preset=preset, seed=seed, device=device, task_params=task_params, **values
@@ -124,7 +123,6 @@ def check(config: RunConfig) -> None:
         ("supervision", SUPERVISION),
         ("optimizer", OPTIMIZERS),
         ("positions", POSITIONS),
-        ("attention", BACKENDS),
     ):
         if getattr(config, name) not in allowed:
             raise BadInput(f"{name} must be one of {', '.join(allowed)}, not '{getattr(config, name)}'")

@@ -10,11 +10,15 @@ import platform
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bench.registry import BadInput
+from models.kernels.attention import BACKENDS, SERVED_WIDTHS
+
+if TYPE_CHECKING:
+    from bench.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -46,16 +50,34 @@ def pick_device(asked: str) -> tuple[str, str]:
     return "cpu", "auto: no CUDA device"
 
 
-def pick_attention(device: str) -> str:
-    return "sdpa"
+def pick_attention(device: str, asked: str | None, head_width: int) -> tuple[str, str]:
+    """The attention backend, and why."""
+    if asked is not None:
+        if asked not in BACKENDS:
+            raise BadInput(f"attention must be one of {', '.join(BACKENDS)}, not '{asked}'")
+        if asked == "triton" and device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise BadInput("attention=triton needs a CUDA device, or TRITON_INTERPRET=1 to run it very slowly without")
+        if asked == "triton" and head_width not in SERVED_WIDTHS:
+            raise BadInput(f"no Triton kernel for head width {head_width}: served are {_listed(SERVED_WIDTHS)}")
+        return asked, "asked for"
+    if device == "cpu":
+        return "sdpa", "a CPU has no Triton"
+    if _version("triton") is None:
+        return "sdpa", "Triton is not installed"
+    if head_width not in SERVED_WIDTHS:
+        return "sdpa", f"no kernel for head width {head_width}, only for {_listed(SERVED_WIDTHS)}"
+    return "triton", "fused kernels on CUDA"
 
 
-def describe(device: str, attention: str) -> Platform:
+def describe(config: RunConfig) -> Platform:
     """The platform of a run that starts now."""
-    why = {
+    device, attention = config.device, config.attention
+    precision = {
         "cpu": "float32: bfloat16 is slower on a CPU and costs accuracy",
         "cuda": "float32: errors are measured to 1e-4 bits, below bfloat16's resolution",
     }[device]
+    usual, reason = pick_attention(device, None, config.width // config.heads)
+    why = f"{precision}; {attention}: {reason if attention == usual else 'asked for'}"
     return Platform(
         device=device,
         name=torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
@@ -88,6 +110,10 @@ def peak_memory(device: str) -> tuple[int | None, int | None]:
     if device != "cuda":
         return None, None
     return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _version(package: str) -> str | None:

@@ -130,5 +130,5 @@ def _lost(config: RunConfig, exitcode: int | None) -> RunRecord:
         config=config.to_json(), budget=config.budget(), parameters=None, state_bytes=None, train_flops=None,
         metrics=nothing, references=nothing, by_position=nothing, loss_curve=[], seconds=nothing,
         tokens_per_second=None, memory_bytes=nothing, energy_joules=None,
-        platform=describe(config.device, config.attention).to_json(), commit=None, dirty=None, weights=None,
+        platform=describe(config).to_json(), commit=None, dirty=None, weights=None,
     )  # fmt: skip

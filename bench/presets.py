@@ -60,7 +60,7 @@ _ALL = (
         seeds=1,
         values={"layers": 3, "heads": 4, "width": 64, "ffn": 256, "steps": 1000},
         by_task={
-            "bijection": {"steps": 500, "weight_decay": 0.0},
+            "bijection": {"steps": 600, "weight_decay": 0.0},
             "hmm": {"layers": 6, "heads": 3, "width": 48, "ffn": 192, "steps": 700},
         },
     ),

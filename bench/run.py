@@ -61,7 +61,7 @@ def run_one(config: RunConfig, report: Callable[[Progress], None] = lambda _: No
         schema=SCHEMA, id=config.id(), status=status, error=error, config=config.to_json(), budget=config.budget(),
         seconds={name: None if s is None else round(s, 3) for name, s in meter.seconds.items()},
         memory_bytes=meter.memory(), energy_joules=None,
-        platform=describe(config.device, config.attention).to_json(), commit=commit, dirty=dirty, **measured,
+        platform=describe(config).to_json(), commit=commit, dirty=dirty, **measured,
     )  # fmt: skip
     return record, weights
 

@@ -1,7 +1,7 @@
 """Named places in a model where activations can be read or replaced.
 
 A Tap is the identity. Outside `record` and `edit` it costs nothing and changes nothing; its name is its path in the
-model, such as `blocks.0.attn.q`.
+model, such as `blocks.0.attn.qkv`.
 
     with record(model, "blocks.*.resid") as seen:
         model(tokens, features)

@@ -20,11 +20,9 @@ from torch import Tensor, nn
 
 from bench.registry import BadInput
 from models.base import ARCHS, TOLERANCE, Embed, Geometry, activate, count_built, residual_out, solve_affine
-from models.kernels.attention import attention
+from models.kernels.attention import SERVED_WIDTHS, attention
 from models.taps import Tap
 from tasks.base import Shape
-
-HEAD_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # from 16 on, those that the fused kernels serve
 
 
 class Attention(nn.Module):
@@ -36,17 +34,18 @@ class Attention(nn.Module):
         # from 1, steep enough to find the previous token by, down towards nothing, for what is far away
         slopes = 2.0 ** (-8.0 * torch.arange(heads) / heads) if positions == "alibi" else None
         self.register_buffer("slopes", slopes, persistent=False)
-        self.qkv = nn.Linear(width, 3 * heads * head_width)
-        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # three maps in one matrix, for Muon to tell apart
+        self.project = nn.Linear(width, 3 * heads * head_width)
+        self.project.weight.parts = 3  # type: ignore[attr-defined]  # three maps in one matrix, for Muon to tell apart
         self.out = residual_out(nn.Linear(heads * head_width, width))
-        self.q, self.k, self.v, self.z = Tap(), Tap(), Tap(), Tap()
+        self.qkv, self.z = Tap(), Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         B, T, _ = x_BTD.shape
-        q, k, v = self.qkv(x_BTD).view(B, T, 3, self.heads, self.head_width).unbind(2)
+        qkv_BT3Hd = self.project(x_BTD).view(B, T, 3, self.heads, self.head_width)
         if self.rotate:
-            q, k = _rotate(q), _rotate(k)
-        z_BTHd = self.z(attention(self.q(q), self.k(k), self.v(v), self.slopes, self.header, self.backend))
+            q, k, v = qkv_BT3Hd.unbind(2)
+            qkv_BT3Hd = torch.stack([_rotate(q), _rotate(k), v], dim=2)
+        z_BTHd = self.z(attention(self.qkv(qkv_BT3Hd), self.slopes, self.header, backend=self.backend))
         return self.out(z_BTHd.flatten(2))
 
 
@@ -217,7 +216,7 @@ def build(
         return count_built(partial(make, *size))
 
     sizes = []
-    for head_width in HEAD_WIDTHS:
+    for head_width in (*SERVED_WIDTHS, *(() if geometry.attention == "triton" else (4, 8))):
         inner = heads * head_width
         if ffn:
             width = geometry.width if heads == 1 else inner

@@ -12,7 +12,7 @@ from bench.run import run_one
 @pytest.fixture(scope="module")
 def records():
     configs = [
-        compose("smoke", arch, task, seed, "cpu", "sdpa", {"steps": 2})
+        compose("smoke", arch, task, seed, "cpu", {"steps": 2})
         for task in ("bijection", "hmm")
         for arch in ("transformer", "mlp")
         for seed in (0, 1)

@@ -1,5 +1,7 @@
 """Laws that every architecture obeys, whatever its name."""
 
+import math
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from bench.registry import BadInput
 from bench.seeds import generator
 from bench.train import loss_nats
 from models.base import ARCHS, Geometry, build, count_built, count_parameters, solve, solve_affine
-from models.kernels.attention import attention
+from models.kernels.attention import attention, attention_step
 from models.taps import edit, record, tap_names
 from models.transformer import reference
 from tasks.base import TASKS
@@ -109,7 +111,9 @@ def test_only_positions_tell_the_order_of_values_apart(positions):
 @pytest.mark.parametrize("with_slopes", [False, True])
 def test_attention_backends_agree_with_a_loop(length, header, with_slopes):
     torch.manual_seed(0)
-    q, k, v = torch.randn(3, 2, length, 3, 8, dtype=torch.float64)
+    qkv = torch.randn(2, length, 3, 3, 8, dtype=torch.float64)
+    q, k, v = qkv.unbind(2)
+    gate = torch.tensor([1.0, 0.0, -0.5], dtype=torch.float64)
     slopes = torch.tensor([1.0, 0.25, 0.0], dtype=torch.float64) if with_slopes else None
     expected = torch.zeros_like(q)
     for i in range(length):
@@ -119,7 +123,12 @@ def test_attention_backends_agree_with_a_loop(length, header, with_slopes):
             scores = scores - slopes[:, None] * far
         expected[:, i] = torch.einsum("bhj,bjhd->bhd", scores.softmax(-1), v[:, : i + 1])
     for backend in ("sdpa", "math"):
-        torch.testing.assert_close(attention(q, k, v, slopes, header, backend), expected)
+        torch.testing.assert_close(attention(qkv, slopes, header, backend=backend), expected)
+        torch.testing.assert_close(attention(qkv, slopes, header, gate, backend), expected * gate[:, None])
+    cache = torch.nn.functional.pad(qkv[:, :, 1:], (0, 0, 0, 0, 0, 0, 0, 7), value=math.nan)  # room for later positions
+    for t in range(length):
+        step = attention_step(q[:, t], cache, t + 1, slopes, header, gate)
+        torch.testing.assert_close(step, expected[:, t] * gate[:, None])
 
 
 def test_uniform_attention_is_the_causal_mean():
@@ -161,7 +170,7 @@ def test_impossible_budgets_and_ablations_are_refused():
 
 def test_unknown_tap_is_named():
     model = make("mlp", TASKS["bijection"]())
-    with pytest.raises(BadInput, match=r"no tap 'blocks\.0\.attn\.q'"), record(model, "blocks.0.attn.q"):
+    with pytest.raises(BadInput, match=r"no tap 'blocks\.0\.attn\.qkv'"), record(model, "blocks.0.attn.qkv"):
         pass
 
 

@@ -13,7 +13,7 @@ from bench.run import run_one
 def made():
     from bench.config import compose
 
-    return run_one(compose("smoke", "mlp-pointwise", "hmm", 0, "cpu", "sdpa", {"steps": 2}))
+    return run_one(compose("smoke", "mlp-pointwise", "hmm", 0, "cpu", {"steps": 2}))
 
 
 def test_a_record_survives_the_disk(made, tmp_path):

@@ -1,13 +1,14 @@
 """Causal attention behind one call.
 
-q, k, v [B, T, H, D] -> [B, T, H, D]: the layout in which a packed projection writes and the next projection reads.
+qkv [B, T, 3, H, D], as one projection writes it -> [B, T, H, D], as the next one reads it.
 
 slopes [H] pull a head towards recent positions: score(i, j) = q_i . k_j / sqrt(D) - slope * (i - j) (ALiBi, Press et
 al. 2022). The first `header` positions are exempt on either side: a fact that stands in the header is equally near
-from everywhere.
+from everywhere. gate [H] multiplies a head's output.
 
-backend  sdpa   torch's scaled_dot_product_attention
-         math   the same in plain operations: the twin that everything else is checked against
+backend  triton   the fused kernels, for CUDA (attention_triton.py)
+         sdpa     torch's scaled_dot_product_attention
+         math     the same in plain operations: the twin that everything else is checked against
 """
 
 from __future__ import annotations
@@ -19,30 +20,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-BACKENDS = ("sdpa", "math")
-
-
-@lru_cache(maxsize=64)
-def _distances(length: int, header: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """How far back key j stands from query i, [T, T]: 0 for a header key or query, infinite for the future."""
-    position = torch.arange(length, device=device)
-    distance = (position[:, None] - position[None, :]).to(dtype)
-    distance[:, :header] = 0
-    distance[:header, :] = 0
-    return distance.masked_fill(position[:, None] < position[None, :], math.inf)
-
-
-def _bias(slopes: Tensor, length: int, header: int) -> Tensor:
-    """What is added to the scores, [H, T, T]: minus infinity for the future."""
-    distance = _distances(length, header, slopes.device, slopes.dtype)
-    future = distance.isinf()
-    return torch.where(future, -math.inf, -slopes[:, None, None] * distance.masked_fill(future, 0.0))
+BACKENDS = ("triton", "sdpa", "math")
+SERVED_WIDTHS = (16, 24, 32, 48, 64)  # head widths that the kernels take
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, slopes: Tensor | None = None, header: int = 0, backend: str = "sdpa"
+    qkv: Tensor,
+    slopes: Tensor | None = None,
+    header: int = 0,
+    gate: Tensor | None = None,
+    backend: str = "sdpa",
 ) -> Tensor:
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, T, D]: views, not copies
+    if backend == "triton":
+        from models.kernels import attention_triton  # Triton is imported only where it is used
+
+        return attention_triton.attention(qkv, slopes, gate, header)
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))  # [B, H, T, D]: views, not copies
     length = q.shape[2]
     if backend == "sdpa":
         bias = None if slopes is None else _bias(slopes, length, header)[None]  # 3-D masks miss the fused path
@@ -52,4 +45,42 @@ def attention(
         out = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + bias).softmax(-1) @ v
     else:
         raise ValueError(f"no attention backend '{backend}'. Known: {', '.join(BACKENDS)}")
-    return out.transpose(1, 2)
+    out = out.transpose(1, 2)
+    return out if gate is None else out * gate[:, None].to(out.dtype)
+
+
+def attention_step(
+    q: Tensor,
+    cache: Tensor,
+    length: int,
+    slopes: Tensor | None = None,
+    header: int = 0,
+    gate: Tensor | None = None,
+    backend: str = "sdpa",
+) -> Tensor:
+    """One new position, q [B, H, D], against the first `length` of a cache [B, T, 2, H, D], itself the last of them."""
+    if backend == "triton":
+        from models.kernels import attention_triton
+
+        return attention_triton.decode(q, cache, length, slopes, gate, header)
+    k, v = (x.transpose(1, 2) for x in cache[:, :length].unbind(2))
+    bias = None if slopes is None else _bias(slopes, length, header)[None, :, -1:]
+    out = scaled_dot_product_attention(q[:, :, None], k, v, attn_mask=bias)[:, :, 0]
+    return out if gate is None else out * gate[:, None].to(out.dtype)
+
+
+@lru_cache(maxsize=64)
+def _distances(length: int, header: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """How far back key j stands from query i, [T, T], nothing for a header key or query; and which j are the future."""
+    position = torch.arange(length, device=device)
+    distance = (position[:, None] - position[None, :]).to(dtype)
+    distance[:, :header] = 0
+    distance[:header, :] = 0
+    future = position[:, None] < position[None, :]
+    return distance.masked_fill(future, 0), future
+
+
+def _bias(slopes: Tensor, length: int, header: int) -> Tensor:
+    """What is added to the scores, [H, T, T]: minus infinity for the future."""
+    distance, future = _distances(length, header, slopes.device, slopes.dtype)
+    return torch.where(future, -math.inf, -slopes[:, None, None] * distance)

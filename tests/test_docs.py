@@ -1,0 +1,100 @@
+"""What the documents promise, done as they say."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = Path(sys.executable).parent.parent
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    line.removeprefix("$ ")
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+
+
+def run(command, folder, **environment):
+    path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        shlex.split(command), cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": path, **environment},
+    )  # fmt: skip
+
+
+def test_readme_has_commands():
+    assert {"make run", "make test", "bench run --arch mlp --task hmm"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("bench run")])
+def test_every_run_command_in_readme_works(command, tmp_path):
+    """As typed, at the smallest size: the last preset given wins."""
+    done = run(f"{command} --preset smoke", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "results").rglob("*.json"))
+    for command in (c for c in COMMANDS if c.startswith("bench board")):
+        done = run(command, tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["bench list", "bench perf"])
+def test_every_other_bench_command_in_readme_works(command, tmp_path):
+    assert command in COMMANDS
+    done = run(command, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_no_command_in_readme_is_left_untested():
+    tested = ("make run", "make test", "bench run", "bench board", "bench list", "bench perf")
+    assert all(command.startswith(tested) for command in COMMANDS)
+
+
+def test_make_run_prints_the_table(tmp_path):
+    """In the environment at hand; .ci/run makes one from nothing."""
+    if not (VENV / "installed").exists():
+        pytest.fail("run the tests with `make test`: it prepares the environment that `make run` uses")
+    done = run(f"make run VENV={VENV} PRESET=smoke OUT={tmp_path}", ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "hmm: preset smoke" in done.stdout
+    assert f"wrote {tmp_path}/leaderboard.md" in done.stdout
+
+
+def test_the_architecture_in_contributing_is_complete(tmp_path):
+    code = re.search(r"`models/decay.py`.*?```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
+    assert len(code.splitlines()) < 60
+    for package in ("bench", "models", "tasks"):
+        (tmp_path / package).symlink_to(ROOT / package)
+    (tmp_path / "models").unlink()
+    (tmp_path / "models").mkdir()
+    for item in (ROOT / "models").iterdir():
+        (tmp_path / "models" / item.name).symlink_to(item)
+    (tmp_path / "models" / "decay.py").write_text(code)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    call = f"{sys.executable} -m pytest -p no:cacheprovider -q -k decay tests/test_models.py"
+    done = run(call, tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert "8 passed" in done.stdout
+    command = "from bench.cli import main; main(['run', '--arch', 'decay', '--task', 'hmm', '--preset', 'smoke'])"
+    done = run(f'{sys.executable} -c "{command}"', tmp_path, PYTHONPATH=str(tmp_path))
+    assert "hmm decay seed 0" in done.stdout, done.stderr
+
+
+def test_the_published_table_says_what_the_published_records_say():
+    done = run("bench board --runs leaderboard/runs --out leaderboard/README.md --check", ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_direct_dependency_is_pinned():
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    assert {re.match(r"[\w-]+", name)[0] for name in named} <= pinned
