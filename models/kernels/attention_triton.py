@@ -27,7 +27,7 @@ from models.kernels.attention import SERVED_WIDTHS
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHORT = 128
 LONG = 2048
-LOG2E = 1.4426950408889634
+LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -40,75 +40,96 @@ def _distance(i, j, header):
 @triton.jit
 def _scores(q, k, i, j, length, slope, header, scale, SLOPED: tl.constexpr):
     """Base-2 scores of queries i against keys j; minus infinity for the future and beyond the end."""
-    s = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)
+    s = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E)
     if SLOPED:
-        s -= slope * 1.4426950408889634 * _distance(i, j, header)
+        s -= slope * LOG2E * _distance(i, j, header)
     return tl.where((j[None, :] <= i[:, None]) & (j[None, :] < length), s, float("-inf"))
 
 
 @triton.jit
 def _short_forward(
-    qkv, out, slopes, gate, stride_b, stride_t, header, scale,
-    H: tl.constexpr, L: tl.constexpr, D: tl.constexpr, LP: tl.constexpr, DP: tl.constexpr,
+    qkv, out, slopes, gate, header, scale,
+    H: tl.constexpr, L: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     SLOPED: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     b, h = program // H, program % H
-    t, d = tl.arange(0, LP), tl.arange(0, DP)
-    inside = (t[:, None] < L) & (d[None, :] < D)
-    at = qkv + b * stride_b + h * D + t[:, None] * stride_t + d[None, :]
-    q = tl.load(at, mask=inside, other=0.0)
-    k = tl.load(at + H * D, mask=inside, other=0.0)
-    v = tl.load(at + 2 * H * D, mask=inside, other=0.0)
+    j, d = tl.arange(0, BN), tl.arange(0, DP)
+    keys = (j[:, None] < L) & (d[None, :] < D)
+    base = qkv + b * (L * 3 * H * D) + h * D
+    at_key = base + j[:, None] * (3 * H * D) + d[None, :]
+    k = tl.load(at_key + H * D, mask=keys, other=0.0)
+    v = tl.load(at_key + 2 * H * D, mask=keys, other=0.0)
     slope = tl.load(slopes + h) if SLOPED else 0.0
-    s = _scores(q, k, t, t, L, slope, header, scale, SLOPED)
-    p = tl.exp2(s - tl.max(s, 1)[:, None])
-    total = tl.sum(p, 1)
-    o = tl.dot(p.to(v.dtype), v, input_precision="ieee") / total[:, None]
-    if GATED:
-        o *= tl.load(gate + h)
-    at_out = out + ((b * L + t[:, None]) * H + h) * D + d[None, :]
-    tl.store(at_out, o.to(v.dtype), mask=inside)
+    g = tl.load(gate + h) if GATED else 1.0
+    for start in range(0, L, BM):
+        i = start + tl.arange(0, BM)
+        rows = (i[:, None] < L) & (d[None, :] < D)
+        q = tl.load(base + i[:, None] * (3 * H * D) + d[None, :], mask=rows, other=0.0)
+        s = _scores(q, k, i, j, L, slope, header, scale, SLOPED)
+        p = tl.exp2(s - tl.max(s, 1)[:, None])
+        o = tl.dot(p.to(v.dtype), v, input_precision="ieee") * (g / tl.sum(p, 1))[:, None]
+        tl.store(out + ((b * L + i[:, None]) * H + h) * D + d[None, :], o.to(v.dtype), mask=rows)
 
 
 @triton.jit
 def _short_backward(
-    qkv, d_out, d_qkv, slopes, gate, d_slopes, d_gate, stride_b, stride_t, header, scale,
-    H: tl.constexpr, L: tl.constexpr, D: tl.constexpr, LP: tl.constexpr, DP: tl.constexpr,
+    qkv, d_out, d_qkv, slopes, gate, d_slopes, d_gate, header, scale,
+    H: tl.constexpr, L: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     SLOPED: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     b, h = program // H, program % H
-    t, d = tl.arange(0, LP), tl.arange(0, DP)
-    inside = (t[:, None] < L) & (d[None, :] < D)
-    at = qkv + b * stride_b + h * D + t[:, None] * stride_t + d[None, :]
-    at_grad = d_qkv + (b * L + t[:, None]) * (3 * H * D) + h * D + d[None, :]
-    do = tl.load(d_out + ((b * L + t[:, None]) * H + h) * D + d[None, :], mask=inside, other=0.0)
-    q = tl.load(at, mask=inside, other=0.0)
-    k = tl.load(at + H * D, mask=inside, other=0.0)
-    v = tl.load(at + 2 * H * D, mask=inside, other=0.0)
+    j, d = tl.arange(0, BN), tl.arange(0, DP)
+    keys = (j[:, None] < L) & (d[None, :] < D)
+    base = qkv + b * (L * 3 * H * D) + h * D
+    at_key = base + j[:, None] * (3 * H * D) + d[None, :]
+    k = tl.load(at_key + H * D, mask=keys, other=0.0)
+    v = tl.load(at_key + 2 * H * D, mask=keys, other=0.0)
     slope = tl.load(slopes + h) if SLOPED else 0.0
-    s = _scores(q, k, t, t, L, slope, header, scale, SLOPED)
-    p = tl.exp2(s - tl.max(s, 1)[:, None])
-    p = p / tl.sum(p, 1)[:, None]
     g = tl.load(gate + h) if GATED else 1.0
-    dv = tl.dot(tl.trans(p.to(do.dtype)), do, input_precision="ieee") * g
-    tl.store(at_grad + 2 * H * D, dv.to(v.dtype), mask=inside)
-    dp = tl.dot(do, tl.trans(v), input_precision="ieee")
-    delta = tl.sum(p * dp, 1)
+    grad = d_qkv + b * L * (3 * H * D) + h * D
+    dk = tl.zeros([BN, DP], tl.float32)
+    dv = tl.zeros([BN, DP], tl.float32)
+    slope_share = tl.zeros([BM], tl.float32)
+    gate_share = tl.zeros([BM], tl.float32)
+    for start in range(0, L, BM):
+        i = start + tl.arange(0, BM)
+        rows = (i[:, None] < L) & (d[None, :] < D)
+        q = tl.load(base + i[:, None] * (3 * H * D) + d[None, :], mask=rows, other=0.0)
+        do = tl.load(d_out + ((b * L + i[:, None]) * H + h) * D + d[None, :], mask=rows, other=0.0)
+        # transposed, [keys, queries]: each warp owns some keys, so K and V are held once and not by every warp
+        s = tl.dot(k, tl.trans(q), input_precision="ieee") * (scale * LOG2E)
+        if SLOPED:
+            far = tl.trans(_distance(i, j, header))
+            s -= slope * LOG2E * far
+        s = tl.where((j[:, None] <= i[None, :]) & (j[:, None] < L), s, float("-inf"))
+        p = tl.exp2(s - tl.max(s, 0)[None, :])
+        p = p * (1.0 / tl.sum(p, 0))[None, :]
+        dv += tl.dot(p.to(do.dtype), do, input_precision="ieee")
+        dp = tl.dot(v, tl.trans(do), input_precision="ieee")
+        delta = tl.sum(p * dp, 0)
+        ds = p * (dp - delta[None, :])
+        if GATED:
+            gate_share += delta
+        if SLOPED:
+            slope_share -= tl.sum(ds * far, 0)
+        ds = ds.to(q.dtype)
+        dk += tl.dot(ds, q, input_precision="ieee")
+        dq = tl.dot(tl.trans(ds), k, input_precision="ieee") * (scale * g)
+        tl.store(grad + i[:, None] * (3 * H * D) + d[None, :], dq.to(q.dtype), mask=rows)
+    at_grad = grad + j[:, None] * (3 * H * D) + d[None, :]
+    tl.store(at_grad + H * D, (dk * (scale * g)).to(qkv.dtype.element_ty), mask=keys)
+    tl.store(at_grad + 2 * H * D, (dv * g).to(qkv.dtype.element_ty), mask=keys)
     if GATED:
-        tl.store(d_gate + program, tl.sum(delta, 0))
-    ds = p * (dp - delta[:, None]) * g
+        tl.store(d_gate + program, tl.sum(gate_share, 0))
     if SLOPED:
-        tl.store(d_slopes + program, -tl.sum(tl.sum(ds * _distance(t, t, header), 1), 0))
-    ds = (ds * scale).to(q.dtype)
-    tl.store(at_grad, tl.dot(ds, k, input_precision="ieee").to(q.dtype), mask=inside)
-    tl.store(at_grad + H * D, tl.dot(tl.trans(ds), q, input_precision="ieee").to(q.dtype), mask=inside)
+        tl.store(d_slopes + program, tl.sum(slope_share, 0) * g)
 
 
 @triton.jit
 def _long_forward(
-    qkv, out, raw, lse, slopes, gate, stride_b, stride_t, header, scale, L,
+    qkv, out, raw, lse, slopes, gate, header, scale, L,
     H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     SLOPED: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
@@ -116,8 +137,8 @@ def _long_forward(
     b, h = program // H, program % H
     i, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, DP)
     rows = (i[:, None] < L) & (d[None, :] < D)
-    base = qkv + b * stride_b + h * D
-    q = tl.load(base + i[:, None] * stride_t + d[None, :], mask=rows, other=0.0)
+    base = qkv + b * L * (3 * H * D) + h * D
+    q = tl.load(base + i[:, None] * (3 * H * D) + d[None, :], mask=rows, other=0.0)
     slope = tl.load(slopes + h) if SLOPED else 0.0
     peak = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
@@ -125,7 +146,7 @@ def _long_forward(
     for start in range(0, tl.minimum((tl.program_id(0) + 1) * BM, L), BN):
         j = start + tl.arange(0, BN)
         columns = (j[:, None] < L) & (d[None, :] < D)
-        at = base + j[:, None] * stride_t + d[None, :]
+        at = base + j[:, None] * (3 * H * D) + d[None, :]
         k = tl.load(at + H * D, mask=columns, other=0.0)
         v = tl.load(at + 2 * H * D, mask=columns, other=0.0)
         s = _scores(q, k, i, j, L, slope, header, scale, SLOPED)
@@ -146,7 +167,7 @@ def _long_forward(
 
 @triton.jit
 def _long_backward_kv(
-    qkv, d_out, d_qkv, lse, delta, slopes, gate, stride_b, stride_t, header, scale, L,
+    qkv, d_out, d_qkv, lse, delta, slopes, gate, header, scale, L,
     H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     SLOPED: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
@@ -154,9 +175,9 @@ def _long_backward_kv(
     b, h = program // H, program % H
     j, d = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, DP)
     columns = (j[:, None] < L) & (d[None, :] < D)
-    base = qkv + b * stride_b + h * D
-    k = tl.load(base + H * D + j[:, None] * stride_t + d[None, :], mask=columns, other=0.0)
-    v = tl.load(base + 2 * H * D + j[:, None] * stride_t + d[None, :], mask=columns, other=0.0)
+    base = qkv + b * L * (3 * H * D) + h * D
+    k = tl.load(base + H * D + j[:, None] * (3 * H * D) + d[None, :], mask=columns, other=0.0)
+    v = tl.load(base + 2 * H * D + j[:, None] * (3 * H * D) + d[None, :], mask=columns, other=0.0)
     slope = tl.load(slopes + h) if SLOPED else 0.0
     g = tl.load(gate + h) if GATED else 1.0
     dk = tl.zeros([BN, DP], tl.float32)
@@ -164,7 +185,7 @@ def _long_backward_kv(
     for start in range(tl.program_id(0) * BN // BM * BM, L, BM):
         i = start + tl.arange(0, BM)
         rows = (i[:, None] < L) & (d[None, :] < D)
-        q = tl.load(base + i[:, None] * stride_t + d[None, :], mask=rows, other=0.0)
+        q = tl.load(base + i[:, None] * (3 * H * D) + d[None, :], mask=rows, other=0.0)
         do = tl.load(d_out + ((b * L + i[:, None]) * H + h) * D + d[None, :], mask=rows, other=0.0)
         row_lse = tl.load(lse + program * L + i, mask=i < L, other=0.0)
         row_delta = tl.load(delta + program * L + i, mask=i < L, other=0.0)
@@ -180,7 +201,7 @@ def _long_backward_kv(
 
 @triton.jit
 def _long_backward_q(
-    qkv, d_out, d_qkv, lse, delta, slopes, gate, d_slopes, stride_b, stride_t, header, scale, L,
+    qkv, d_out, d_qkv, lse, delta, slopes, gate, d_slopes, header, scale, L,
     H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     SLOPED: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
@@ -188,8 +209,8 @@ def _long_backward_q(
     b, h = program // H, program % H
     i, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, DP)
     rows = (i[:, None] < L) & (d[None, :] < D)
-    base = qkv + b * stride_b + h * D
-    q = tl.load(base + i[:, None] * stride_t + d[None, :], mask=rows, other=0.0)
+    base = qkv + b * L * (3 * H * D) + h * D
+    q = tl.load(base + i[:, None] * (3 * H * D) + d[None, :], mask=rows, other=0.0)
     do = tl.load(d_out + ((b * L + i[:, None]) * H + h) * D + d[None, :], mask=rows, other=0.0)
     row_lse = tl.load(lse + program * L + i, mask=i < L, other=0.0)
     row_delta = tl.load(delta + program * L + i, mask=i < L, other=0.0)
@@ -200,8 +221,8 @@ def _long_backward_q(
     for start in range(0, tl.minimum((tl.program_id(0) + 1) * BM, L), BN):
         j = start + tl.arange(0, BN)
         columns = (j[:, None] < L) & (d[None, :] < D)
-        k = tl.load(base + H * D + j[:, None] * stride_t + d[None, :], mask=columns, other=0.0)
-        v = tl.load(base + 2 * H * D + j[:, None] * stride_t + d[None, :], mask=columns, other=0.0)
+        k = tl.load(base + H * D + j[:, None] * (3 * H * D) + d[None, :], mask=columns, other=0.0)
+        v = tl.load(base + 2 * H * D + j[:, None] * (3 * H * D) + d[None, :], mask=columns, other=0.0)
         p = tl.exp2(_scores(q, k, i, j, L, slope, header, scale, SLOPED) - row_lse[:, None])
         p = tl.where(i[:, None] < L, p, 0.0)
         ds = p * (tl.dot(do, tl.trans(v), input_precision="ieee") - row_delta[:, None])
@@ -234,10 +255,10 @@ def _decode(
         at = base + j[:, None] * stride_t + d[None, :]
         k = tl.load(at, mask=columns, other=0.0).to(tl.float32)
         v = tl.load(at + H * D, mask=columns, other=0.0).to(tl.float32)
-        s = tl.sum(k * query[None, :], 1) * (scale * 1.4426950408889634)
+        s = tl.sum(k * query[None, :], 1) * (scale * LOG2E)
         if SLOPED:
             free = (length - 1 < header) | (j < header)
-            s -= slope * 1.4426950408889634 * tl.where(free, 0.0, (length - 1 - j).to(tl.float32))
+            s -= slope * LOG2E * tl.where(free, 0.0, (length - 1 - j).to(tl.float32))
         s = tl.where(j < length, s, float("-inf"))
         higher = tl.maximum(peak, tl.max(s, 0))
         shrink = tl.exp2(peak - higher)
@@ -265,16 +286,17 @@ def padded(n: int) -> int:
     return max(16, triton.next_power_of_2(n))
 
 
-def short_tile(length: int, width: int, dtype: torch.dtype, backward: bool) -> Tile:
-    size = padded(length)
+def short_tile(length: int, dtype: torch.dtype, backward: bool) -> Tile:
+    """Rows: queries at a time. Columns: all keys. float32 has no tensor cores, so it works in thinner slices."""
+    keys = padded(length)
     if dtype == torch.float32:
-        warps = {16: 1, 32: 2, 64: 8, 128: 16}[size]
-    else:
-        warps = {16: 1, 32: 1, 64: 4 if backward else 2, 128: 8 if backward else 4}[size]
-    return Tile(size, size, warps)
+        return Tile(16, keys, {16: 4, 32: 4, 64: 8, 128: 8}[keys])
+    if backward:
+        return Tile(min(keys, 32), keys, {16: 1, 32: 2, 64: 4, 128: 8}[keys])
+    return Tile(min(keys, 64), keys, {16: 1, 32: 2, 64: 4, 128: 4}[keys])
 
 
-def long_tile(width: int, dtype: torch.dtype, backward: bool) -> Tile:
+def long_tile(dtype: torch.dtype, backward: bool) -> Tile:
     if dtype == torch.float32:
         return Tile(32, 32, 4, 1)
     return Tile(64, 64, 4, 2) if not backward else Tile(64, 64, 8, 1)
@@ -293,8 +315,8 @@ def refuse(qkv: Tensor, slopes: Tensor | None, gate: Tensor | None, header: int)
         raise ValueError(f"nothing to attend: batch {batch}, heads {heads}")
     if qkv.dtype not in DTYPES:
         raise ValueError(f"no kernel for {qkv.dtype}: supported are float32, float16, bfloat16")
-    if qkv.stride()[2:] != (heads * width, width, 1):
-        raise ValueError(f"the last three axes of qkv must be packed, strides are {qkv.stride()}")
+    if not qkv.is_contiguous():
+        raise ValueError(f"qkv must be contiguous, as its projection wrote it; its strides are {qkv.stride()}")
     if not 0 <= header <= length:
         raise ValueError(f"a header of {header} does not fit into a length of {length}")
     for name, tensor in (("slopes", slopes), ("gate", gate)):
@@ -318,15 +340,15 @@ def attention_forward(
     B, L, _, H, D = qkv.shape
     sizes = {"H": H, "D": D, "DP": padded(D), "SLOPED": slopes is not None, "GATED": gate is not None}
     if L <= SHORT:
-        tile = short_tile(L, D, qkv.dtype, backward=False)
+        tile = short_tile(L, qkv.dtype, backward=False)
         _short_forward[(B * H,)](
-            qkv, out, slopes, gate, qkv.stride(0), qkv.stride(1), header, D**-0.5,
-            L=L, LP=tile.rows, **sizes, num_warps=tile.warps, num_stages=tile.stages,
+            qkv, out, slopes, gate, header, D**-0.5,
+            L=L, BM=tile.rows, BN=tile.columns, **sizes, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     else:
-        tile = long_tile(D, qkv.dtype, backward=False)
+        tile = long_tile(qkv.dtype, backward=False)
         _long_forward[(triton.cdiv(L, tile.rows), B * H)](
-            qkv, out, raw, lse, slopes, gate, qkv.stride(0), qkv.stride(1), header, D**-0.5, L,
+            qkv, out, raw, lse, slopes, gate, header, D**-0.5, L,
             BM=tile.rows, BN=tile.columns, **sizes, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return out, raw, lse
@@ -341,29 +363,28 @@ def attention_backward(
     d_qkv, d_slopes, d_gate = _empty_gradients(qkv, slopes, gate)
     B, L, _, H, D = qkv.shape
     sizes = {"H": H, "D": D, "DP": padded(D), "SLOPED": slopes is not None, "GATED": gate is not None}
-    strides = (qkv.stride(0), qkv.stride(1), header, D**-0.5)
     if L <= SHORT:
-        tile = short_tile(L, D, qkv.dtype, backward=True)
+        tile = short_tile(L, qkv.dtype, backward=True)
         slope_shares, gate_shares = (qkv.new_empty(B, H, dtype=torch.float32) for _ in range(2))
         _short_backward[(B * H,)](
-            qkv, d_out, d_qkv, slopes, gate, slope_shares, gate_shares, *strides,
-            L=L, LP=tile.rows, **sizes, num_warps=tile.warps, num_stages=tile.stages,
+            qkv, d_out, d_qkv, slopes, gate, slope_shares, gate_shares, header, D**-0.5,
+            L=L, BM=tile.rows, BN=tile.columns, **sizes, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         if slopes is not None:
             d_slopes = slope_shares.sum(0)
         if gate is not None:
             d_gate = gate_shares.sum(0)
     else:
-        tile = long_tile(D, qkv.dtype, backward=True)
+        tile = long_tile(qkv.dtype, backward=True)
         delta = (d_out.float() * raw.float()).sum(-1).transpose(1, 2).contiguous()  # [B, H, L]
         launch = {**sizes, "BM": tile.rows, "BN": tile.columns, "num_warps": tile.warps, "num_stages": tile.stages}
         blocks = triton.cdiv(L, tile.rows)
         slope_shares = qkv.new_empty(B, H, blocks, dtype=torch.float32)
         _long_backward_kv[(triton.cdiv(L, tile.columns), B * H)](
-            qkv, d_out, d_qkv, lse, delta, slopes, gate, *strides, L, **launch
+            qkv, d_out, d_qkv, lse, delta, slopes, gate, header, D**-0.5, L, **launch
         )
         _long_backward_q[(blocks, B * H)](
-            qkv, d_out, d_qkv, lse, delta, slopes, gate, slope_shares, *strides, L, **launch
+            qkv, d_out, d_qkv, lse, delta, slopes, gate, slope_shares, header, D**-0.5, L, **launch
         )
         if slopes is not None:
             d_slopes = slope_shares.sum((0, 2))
