@@ -13,7 +13,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, perf, records
+from bench import VERSION, board, engine, kernels, perf, records
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
@@ -80,6 +80,12 @@ def make_parser() -> Parser:
     show.add_argument("--check", action="store_true", help="write nothing; fail if the file and the records disagree")
 
     command("list", list_command, "list tasks, architectures and presets", "bench list")
+    check = command("kernels", kernels_command, "check the attention kernels on this machine, then time them",
+                    "bench kernels --static --out kernels.md")  # fmt: skip
+    check.add_argument(
+        "--static", action="store_true", help="compile for all targets, no GPU needed, and read the binaries"
+    )
+    check.add_argument("--out", type=Path, metavar="FILE", help="with --static: write the table here")
     command("perf", perf_command, "measure this machine: speeds as ratios, in one run", "bench perf")
     return parser
 
@@ -177,6 +183,14 @@ def list_command(options: argparse.Namespace, console: Console) -> int:
         table.add_row(name, preset.note, str(preset.seeds), ", ".join(preset.tasks))
     console.print(table)
     return 0
+
+
+def kernels_command(options: argparse.Namespace, console: Console) -> int:
+    if options.static:
+        return kernels.report_static(options.out, console)
+    if options.out is not None:
+        raise BadInput("--out goes with --static")
+    return kernels.report(console)
 
 
 def perf_command(options: argparse.Namespace, console: Console) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -98,6 +99,39 @@ def cores() -> int:
 def synchronize(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+def capture(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """Record what work does on the GPU, without doing it; the result does it, and gives the place of its answer."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answer = work()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return answer
+
+    return replay
+
+
+def beside(work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Do it on a stream of its own, as what is to be captured later must be done first."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        answer = work()
+    torch.cuda.current_stream().wait_stream(stream)
+    return answer
+
+
+def cuda_events(work: Callable[[], object]) -> float:
+    """Milliseconds that the GPU spends on it."""
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    work()
+    stop.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(stop))
 
 
 def reset_peak_memory(device: str) -> None:

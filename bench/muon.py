@@ -32,7 +32,9 @@ def orthogonalise(stack: Tensor) -> Tensor:
 
 
 class Muon(Optimizer):
-    def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float = 0.0, momentum: float = 0.95) -> None:
+    def __init__(
+        self, params: Iterable[Tensor], lr: float | Tensor, weight_decay: float = 0.0, momentum: float = 0.95
+    ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         for group in self.param_groups:
             for p in group["params"]:
@@ -59,4 +61,4 @@ class Muon(Optimizer):
                 update = update.to(momentum.dtype).view_as(momentum)
                 torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
                 scale = max(1.0, rows / parts / columns) ** 0.5
-                torch._foreach_add_(matrices, list(update.unbind()), alpha=-group["lr"] * scale)
+                torch._foreach_sub_(matrices, list((update * (group["lr"] * scale)).unbind()))

@@ -17,12 +17,14 @@ from torch import nn
 from bench.config import RunConfig
 from bench.device import describe
 from bench.floors import reference_scores
+from bench.kernels import Case, require_right
 from bench.meter import Meter, count_flops
 from bench.records import SCHEMA, RunRecord
 from bench.score import Score, make_exam, predict, score
 from bench.seeds import derive
 from bench.train import Diverged, Progress, draw, fit, loss_nats
 from models.base import count_parameters
+from models.transformer import Attention
 from tasks.base import Task
 
 
@@ -39,6 +41,8 @@ def run_one(config: RunConfig, report: Callable[[Progress], None] = lambda _: No
             task = config.make_task()
             model = make_model(config)
             length = task.shape.length(config.horizon)
+            if config.attention == "triton":
+                check_kernels(model, task, config)
             measured["parameters"] = count_parameters(model)
             measured["state_bytes"] = state_bytes(model, length)
             measured["train_flops"] = float(config.steps * step_flops(model, task, config))
@@ -71,6 +75,15 @@ def make_model(config: RunConfig) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(config.seed, "initialisation"))
         return config.make_model().to(config.device)
+
+
+def check_kernels(model: nn.Module, task: Task, config: RunConfig) -> None:
+    """Once for each shape that this run will use: nothing is trained on a kernel that is wrong here."""
+    widths = {module.head_width for module in model.modules() if isinstance(module, Attention)}
+    reach = [k for k in config.horizons if (task.max_horizon() or k) >= k]
+    for length in sorted({task.shape.length(k) for k in (config.horizon, *reach)}):
+        for width in widths:
+            require_right(Case(length, width, header=min(length, task.shape.header)), config.device)
 
 
 def state_bytes(model: nn.Module, length: int) -> int | None:

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 
 from bench.config import RunConfig
+from bench.device import beside, capture
 from bench.muon import Muon
 from bench.score import LN2, Exam, make_exam, predict, score
 from bench.seeds import generator
@@ -60,17 +61,24 @@ def loss_nats(model: nn.Module, batch: Batch, answer: Tensor) -> Tensor:
 
 def make_optimizers(model: nn.Module, config: RunConfig) -> list[Optimizer]:
     """Muon takes the matrices between embedding and head, AdamW the rest; or AdamW takes all."""
+    on_gpu = config.device == "cuda"
     adam: dict[str, Any] = {"betas": (0.9, 0.95), "weight_decay": config.weight_decay, "foreach": True}
+    adam["capturable"] = on_gpu
+
+    def rate(lr: float) -> Any:
+        # a captured step reads its rate from the device, where it can change between replays
+        return torch.tensor(lr, device="cuda") if on_gpu else lr
+
     if config.optimizer == "adamw":
-        return [AdamW(model.parameters(), lr=config.lr, **adam)]
+        return [AdamW(model.parameters(), lr=rate(config.lr), **adam)]
     matrices: list[Tensor] = []
     rest: list[Tensor] = []
     for name, p in model.named_parameters():
         inner = p.ndim == 2 and not name.startswith(("embed.", "head.", "place."))
         (matrices if inner else rest).append(p)
-    optimizers: list[Optimizer] = [AdamW(rest, lr=config.adam_lr, **{**adam, "weight_decay": 0.0})]
+    optimizers: list[Optimizer] = [AdamW(rest, lr=rate(config.adam_lr), **{**adam, "weight_decay": 0.0})]
     if matrices:
-        optimizers.append(Muon(matrices, lr=config.lr, weight_decay=config.weight_decay))
+        optimizers.append(Muon(matrices, lr=rate(config.lr), weight_decay=config.weight_decay))
     return optimizers
 
 
@@ -89,12 +97,51 @@ def train_step(model: nn.Module, optimizers: list[Optimizer], batch: Batch, answ
     return loss.detach()
 
 
+def set_rate(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+class CapturedStep:
+    """A training step as one CUDA graph: at these sizes launching its kernels costs more than running them.
+
+    The first calls train as usual, which also warms up what a capture must not start; then the step is captured once,
+    on buffers of its own, and replayed. Only whole steps are captured: data is drawn outside, on the same device.
+    """
+
+    WARM_UP = 3
+
+    def __init__(self, step: Callable[[Batch, Tensor], Tensor]) -> None:
+        self.step, self.calls = step, 0
+        self.replay: Callable[[], Tensor] | None = None
+
+    def __call__(self, batch: Batch, answer: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls <= self.WARM_UP:
+            return beside(lambda: self.step(batch, answer))
+        if self.replay is None:
+            self.buffers = [tensor.clone() for tensor in (*batch, answer)]
+            mine, my_answer = Batch(*self.buffers[:-1]), self.buffers[-1]
+            self.replay = capture(lambda: self.step(mine, my_answer))
+        for buffer, tensor in zip(self.buffers, (*batch, answer), strict=True):
+            buffer.copy_(tensor)
+        return self.replay().clone()  # the next replay writes into the same place
+
+
 def fit(
     model: nn.Module, task: Task, config: RunConfig, report: Callable[[Progress], None]
 ) -> tuple[list[dict[str, Any]], float]:
     """Train; returns the loss curve (one entry a watch point) and the seconds spent drawing data."""
     optimizers = make_optimizers(model, config)
-    base_lrs = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
+    base_lrs = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
+
+    def plain_step(batch: Batch, answer: Tensor) -> Tensor:
+        return train_step(model, optimizers, batch, answer, config.clip)
+
+    take_step = CapturedStep(plain_step) if config.device == "cuda" else plain_step
     watch = make_exam(task, config.horizon, min(WATCH_SEQUENCES, config.sequences), config.seed, config.device)
     every = max(1, config.steps // WATCH_POINTS)
     curve: list[dict[str, Any]] = []
@@ -107,8 +154,8 @@ def fit(
         batch, answer = next(stream)
         data_seconds += time.perf_counter() - before
         for optimizer, lr in zip(optimizers, base_lrs, strict=True):
-            optimizer.param_groups[0]["lr"] = lr * schedule(step, config)
-        losses.append(train_step(model, optimizers, batch, answer, config.clip))
+            set_rate(optimizer, lr * schedule(step, config))
+        losses.append(take_step(batch, answer))
         if (step + 1) % every == 0 or step + 1 == config.steps:
             progress = _look(model, watch, losses, step + 1, config.steps, start)
             curve.append(

@@ -34,6 +34,8 @@ class Attention(nn.Module):
         # from 1, steep enough to find the previous token by, down towards nothing, for what is far away
         slopes = 2.0 ** (-8.0 * torch.arange(heads) / heads) if positions == "alibi" else None
         self.register_buffer("slopes", slopes, persistent=False)
+        self.gate: Tensor | None
+        self.register_buffer("gate", None, persistent=False)  # [heads]: set it to switch heads off
         self.project = nn.Linear(width, 3 * heads * head_width)
         self.project.weight.parts = 3  # type: ignore[attr-defined]  # three maps in one matrix, for Muon to tell apart
         self.out = residual_out(nn.Linear(heads * head_width, width))
@@ -45,7 +47,7 @@ class Attention(nn.Module):
         if self.rotate:
             q, k, v = qkv_BT3Hd.unbind(2)
             qkv_BT3Hd = torch.stack([_rotate(q), _rotate(k), v], dim=2)
-        z_BTHd = self.z(attention(self.qkv(qkv_BT3Hd), self.slopes, self.header, backend=self.backend))
+        z_BTHd = self.z(attention(self.qkv(qkv_BT3Hd), self.slopes, self.header, self.gate, self.backend))
         return self.out(z_BTHd.flatten(2))
 
 

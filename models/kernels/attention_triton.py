@@ -1,8 +1,8 @@
 """Fused causal attention in Triton: one pass forward, one pass backward. The only importer of Triton.
 
-short   L up to 128: one program holds a whole head. Forward reads Q, K and V once and writes O once; backward reads
-        Q, K, V and dO once and writes dQ, dK and dV once. Nothing is saved for the backward: weights are made anew from
-        a tile that is in registers anyway. No online softmax, no second pass, no atomics.
+short   L up to 128 (64 for float32 heads wider than 32): one program holds a whole head. Forward reads Q, K and V once
+        and writes O once; backward reads Q, K, V and dO once and writes dQ, dK and dV once. Nothing is saved for the
+        backward: weights are made anew from tiles that are at hand. No online softmax, no second pass, no atomics.
 long    L up to 2,048: online softmax over blocks of keys, which saves one number a row; backward in two kernels, one
         over blocks of keys and one over blocks of queries; each owns what it writes, so results repeat bit for bit.
 decode  one new position against a cache of keys and values.
@@ -286,20 +286,28 @@ def padded(n: int) -> int:
     return max(16, triton.next_power_of_2(n))
 
 
-def short_tile(length: int, dtype: torch.dtype, backward: bool) -> Tile:
+def is_short(length: int, width: int, dtype: torch.dtype) -> bool:
+    """Whether one program can hold a head; wide float32 heads fill the registers at half the length."""
+    return length <= (SHORT // 2 if dtype == torch.float32 and width > 32 else SHORT)
+
+
+def short_tile(length: int, dtype: torch.dtype, backward: bool, hip: bool = torch.version.hip is not None) -> Tile:
     """Rows: queries at a time. Columns: all keys. float32 has no tensor cores, so it works in thinner slices."""
     keys = padded(length)
     if dtype == torch.float32:
         return Tile(16, keys, {16: 4, 32: 4, 64: 8, 128: 8}[keys])
-    if backward:
-        return Tile(min(keys, 32), keys, {16: 1, 32: 2, 64: 4, 128: 8}[keys])
-    return Tile(min(keys, 64), keys, {16: 1, 32: 2, 64: 4, 128: 4}[keys])
+    if backward or keys == 128:
+        return Tile(16 if hip and keys == 128 else min(keys, 32), keys, {16: 1, 32: 2, 64: 4, 128: 8}[keys])
+    return Tile(keys, keys, {16: 1, 32: 2, 64: 4}[keys])
 
 
-def long_tile(dtype: torch.dtype, backward: bool) -> Tile:
+def long_tile(dtype: torch.dtype, kernel: str) -> Tile:
     if dtype == torch.float32:
-        return Tile(32, 32, 4, 1)
-    return Tile(64, 64, 4, 2) if not backward else Tile(64, 64, 8, 1)
+        return {"forward": Tile(32, 32, 8), "backward kv": Tile(16, 32, 4), "backward q": Tile(16, 16, 4)}[kernel]
+    return Tile(64, 32, 4, 2) if kernel == "forward" else Tile(32, 32, 4)
+
+
+DECODE_TILE = Tile(1, 32, 4)
 
 
 def refuse(qkv: Tensor, slopes: Tensor | None, gate: Tensor | None, header: int) -> None:
@@ -339,14 +347,14 @@ def attention_forward(
     out, raw, lse = _empty_outputs(qkv, gate)
     B, L, _, H, D = qkv.shape
     sizes = {"H": H, "D": D, "DP": padded(D), "SLOPED": slopes is not None, "GATED": gate is not None}
-    if L <= SHORT:
+    if is_short(L, D, qkv.dtype):
         tile = short_tile(L, qkv.dtype, backward=False)
         _short_forward[(B * H,)](
             qkv, out, slopes, gate, header, D**-0.5,
             L=L, BM=tile.rows, BN=tile.columns, **sizes, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     else:
-        tile = long_tile(qkv.dtype, backward=False)
+        tile = long_tile(qkv.dtype, "forward")
         _long_forward[(triton.cdiv(L, tile.rows), B * H)](
             qkv, out, raw, lse, slopes, gate, header, D**-0.5, L,
             BM=tile.rows, BN=tile.columns, **sizes, num_warps=tile.warps, num_stages=tile.stages,
@@ -363,7 +371,7 @@ def attention_backward(
     d_qkv, d_slopes, d_gate = _empty_gradients(qkv, slopes, gate)
     B, L, _, H, D = qkv.shape
     sizes = {"H": H, "D": D, "DP": padded(D), "SLOPED": slopes is not None, "GATED": gate is not None}
-    if L <= SHORT:
+    if is_short(L, D, qkv.dtype):
         tile = short_tile(L, qkv.dtype, backward=True)
         slope_shares, gate_shares = (qkv.new_empty(B, H, dtype=torch.float32) for _ in range(2))
         _short_backward[(B * H,)](
@@ -375,17 +383,19 @@ def attention_backward(
         if gate is not None:
             d_gate = gate_shares.sum(0)
     else:
-        tile = long_tile(qkv.dtype, backward=True)
         delta = (d_out.float() * raw.float()).sum(-1).transpose(1, 2).contiguous()  # [B, H, L]
-        launch = {**sizes, "BM": tile.rows, "BN": tile.columns, "num_warps": tile.warps, "num_stages": tile.stages}
+        tile = long_tile(qkv.dtype, "backward kv")
+        _long_backward_kv[(triton.cdiv(L, tile.columns), B * H)](
+            qkv, d_out, d_qkv, lse, delta, slopes, gate, header, D**-0.5, L,
+            BM=tile.rows, BN=tile.columns, **sizes, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+        tile = long_tile(qkv.dtype, "backward q")
         blocks = triton.cdiv(L, tile.rows)
         slope_shares = qkv.new_empty(B, H, blocks, dtype=torch.float32)
-        _long_backward_kv[(triton.cdiv(L, tile.columns), B * H)](
-            qkv, d_out, d_qkv, lse, delta, slopes, gate, header, D**-0.5, L, **launch
-        )
         _long_backward_q[(blocks, B * H)](
-            qkv, d_out, d_qkv, lse, delta, slopes, gate, slope_shares, header, D**-0.5, L, **launch
-        )
+            qkv, d_out, d_qkv, lse, delta, slopes, gate, slope_shares, header, D**-0.5, L,
+            BM=tile.rows, BN=tile.columns, **sizes, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
         if slopes is not None:
             d_slopes = slope_shares.sum((0, 2))
         if gate is not None:
@@ -410,7 +420,7 @@ def _empty_gradients_fake(
 def _empty_outputs(qkv: Tensor, gate: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     B, L, _, H, D = qkv.shape
     out = qkv.new_empty(B, L, H, D)
-    if L <= SHORT:
+    if is_short(L, D, qkv.dtype):
         return out, qkv.new_empty(0), qkv.new_empty(0, dtype=torch.float32)
     raw = qkv.new_empty(0) if gate is None else torch.empty_like(out)
     return out, raw, qkv.new_empty(B, H, L, dtype=torch.float32)
@@ -426,7 +436,7 @@ def _empty_gradients(qkv: Tensor, slopes: Tensor | None, gate: Tensor | None) ->
 def _remember(ctx, inputs, output) -> None:
     qkv, slopes, gate, header = inputs
     out, raw, lse = output
-    ctx.header, ctx.long = header, qkv.shape[1] > SHORT
+    ctx.header, ctx.long = header, not is_short(qkv.shape[1], qkv.shape[4], qkv.dtype)
     # ungated, the output is what the long backward needs; the short one needs neither
     ctx.save_for_backward(qkv, slopes, gate, out if ctx.long and gate is None else raw, lse)
     ctx.set_materialize_grads(False)
@@ -458,7 +468,8 @@ def decode(q: Tensor, cache: Tensor, length: int, slopes: Tensor | None, gate: T
     out = torch.empty_like(q)
     _decode[(B * H,)](
         q, cache, out, slopes, gate, cache.stride(0), cache.stride(1), length, header, D**-0.5,
-        H=H, D=D, DP=padded(D), BN=64, SLOPED=slopes is not None, GATED=gate is not None, num_warps=2,
+        H=H, D=D, DP=padded(D), BN=DECODE_TILE.columns, SLOPED=slopes is not None, GATED=gate is not None,
+        num_warps=DECODE_TILE.warps,
     )  # fmt: skip
     return out
 
