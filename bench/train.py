@@ -105,6 +105,10 @@ def set_rate(optimizer: Optimizer, lr: float) -> None:
             group["lr"] = lr
 
 
+def wants_capture(config: RunConfig) -> bool:
+    return config.device == "cuda"
+
+
 class CapturedStep:
     """A training step as one CUDA graph: at these sizes launching its kernels costs more than running them.
 
@@ -141,7 +145,7 @@ def fit(
     def plain_step(batch: Batch, answer: Tensor) -> Tensor:
         return train_step(model, optimizers, batch, answer, config.clip)
 
-    take_step = CapturedStep(plain_step) if config.device == "cuda" else plain_step
+    take_step = CapturedStep(plain_step) if wants_capture(config) else plain_step
     watch = make_exam(task, config.horizon, min(WATCH_SEQUENCES, config.sequences), config.seed, config.device)
     every = max(1, config.steps // WATCH_POINTS)
     curve: list[dict[str, Any]] = []
