@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -142,6 +143,11 @@ def test_a_primitive_is_as_strong_as_its_weakest_task(records):
     weak = synthetic(replace(of(records, "hmm")[0]), "mlp", [9.0], task="hmm-sticky")
     ((_, rows),) = primitives([*made, *weak]).items()
     assert {row[0]: row[2].split(" (")[0] for row in rows}["mlp"] == "no"
+
+
+def test_the_rules_state_the_thresholds_of_the_code():
+    rules = " ".join((Path(__file__).parent.parent / "leaderboard/RULES.md").read_text().split())
+    assert f"below {HELD * 100:g} % of the best constant's, and partly below {PARTLY * 100:g} %" in rules
 
 
 def test_a_failed_run_is_shown_as_failed(records):

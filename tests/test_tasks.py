@@ -1,6 +1,8 @@
 """Laws of the tasks: their posteriors against brute force and another library, and the formulas of the paper."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,6 +97,15 @@ def test_sticky_chains_relax_at_the_time_they_say(relaxation):
 def window_error(task, window):
     exam = make_exam(task, 40, 500, 0, "cpu")
     return score(exam, task.window_posterior(exam.batch, window).log()).summary()["entropy_mae"]
+
+
+def test_the_ladder_in_readme_is_the_one_computed():
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    chains = {"`hmm`": HMM(), **{f"relaxation {r:g}": StickyHMM(relaxation=r) for r in RELAXATIONS}}
+    for name, task in chains.items():
+        cells = re.search(rf"^\| {name} \| (0[^|]*\|.*) \|$", text, re.MULTILINE)[1].split(" | ")
+        for window, cell in zip((1, 2, 4, 8, 16, 32), cells, strict=True):
+            assert float(cell) == pytest.approx(window_error(task, window), rel=0.02, abs=6e-5)
 
 
 def test_each_rung_of_the_ladder_needs_more_memory():
