@@ -18,6 +18,7 @@ from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
 from bench.registry import BadInput, unknown
+from bench.tune import GRID, tune
 from models.base import ARCHS
 from tasks.base import TASKS
 
@@ -69,6 +70,7 @@ def make_parser() -> Parser:
     run.add_argument("--supervision", nargs="+", metavar="S", help="posterior, sampled or both (default: the preset's)")
     run.add_argument("--device", default="auto", metavar="D", help="auto, cpu or cuda (default: auto)")
     run.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one a core on a CPU, else 1)")
+    run.add_argument("--tune", action="store_true", help="search the learning rate first, alike for every architecture")
     run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     run.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", dest="settings",
                      help="change a setting or a task's parameter, e.g. --set steps=2000 size=10")  # fmt: skip
@@ -109,6 +111,9 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
             f"{first.steps:,} steps, {first.supervision} supervision",
             highlight=False,
         )
+    if options.tune:
+        console.print(f"tuning first: {len(GRID)} learning rates for each row, on a seed of its own", highlight=False)
+        configs = tune(configs, options.out, jobs, console)
     results = engine.run_all(configs, options.out, jobs, console)
     return show_board(results, console, options.out)
 

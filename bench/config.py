@@ -30,6 +30,7 @@ from tasks.base import TASKS, Task
 
 SUPERVISION = ("posterior", "sampled")
 OPTIMIZERS = ("muon", "adamw")
+FIXED = {"arch", "task", "preset", "seed", "device", "task_params", "tuning"}  # not to be changed with --set
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class RunConfig:
     # evaluation
     sequences: int
     task_params: dict[str, Any] = field(default_factory=dict)  # fields of the task other than its horizon
+    tuning: dict[str, Any] = field(
+        default_factory=dict
+    )  # the search behind the learning rates; empty if there was none
 
     def make_task(self) -> Task:
         task: Task = TASKS[self.task](horizon=self.horizon, **self.task_params)
@@ -78,7 +82,9 @@ class RunConfig:
         return build(self.arch, self.make_task().shape, self.budget(), self.geometry())
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "horizons": list(self.horizons)}
+        """Plain values; `tuning` only where there is some, so that it changes no id but its own."""
+        values = {**asdict(self), "horizons": list(self.horizons)}
+        return values if self.tuning else {name: value for name, value in values.items() if name != "tuning"}
 
     def id(self) -> str:
         law = {"config": self.to_json(), "task_version": TASKS.facts(self.task)["version"], "bench": VERSION}
@@ -97,10 +103,10 @@ def compose(preset: str, arch: str, task: str, seed: int, device: str, overrides
     for key, value in {**values, **overrides}.items():
         if key in of_task:
             task_params[key] = value
-        elif key in own - {"arch", "task", "preset", "seed", "device", "task_params"}:
+        elif key in own - FIXED:
             values[key] = value
         else:
-            raise unknown("setting", key, (own | of_task) - {"arch", "task", "preset", "seed", "device", "task_params"})
+            raise unknown("setting", key, (own | of_task) - FIXED)
     if "width" in overrides and "ffn" not in overrides:
         values["ffn"] = 4 * values["width"]
     horizon = values["horizon"]

@@ -47,7 +47,7 @@ def effective_memory(error: float, references: dict[str, Any]) -> str | None:
     windows = sorted(
         (int(name.split()[1]), metrics["all"]["entropy_mae"])
         for name, metrics in references.items()
-        if name.startswith("window ")
+        if name.startswith("window ") and metrics["all"]["entropy_mae"] > 1e-9  # else it has seen everything
     )
     if not windows:
         return None

@@ -58,7 +58,7 @@ class Muon(Optimizer):
                 update = gradient.lerp_(momentum, group["momentum"])  # Nesterov
                 update = update.view(-1, rows // parts, columns)
                 update = orthogonalise(update.bfloat16() if update.is_cuda else update)
-                update = update.to(momentum.dtype).view_as(momentum)
+                update = update.to(momentum.dtype).reshape(momentum.shape)  # tall ones come back transposed
                 torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
                 scale = max(1.0, rows / parts / columns) ** 0.5
                 torch._foreach_sub_(matrices, list((update * (group["lr"] * scale)).unbind()))

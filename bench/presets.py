@@ -62,6 +62,8 @@ _ALL = (
         by_task={
             "bijection": {"steps": 600, "weight_decay": 0.0},
             "hmm": {"layers": 6, "heads": 3, "width": 48, "ffn": 192, "steps": 700},
+            "hmm-sticky": {"layers": 6, "heads": 3, "width": 48, "ffn": 192, "steps": 500, "horizon": 40},
+            "regression": {"steps": 600},
         },
     ),
     Preset(
@@ -69,14 +71,20 @@ _ALL = (
         "the published CPU track",
         seeds=3,
         values={"layers": 4, "heads": 4, "width": 64, "ffn": 256, "steps": 3000, "warmup": 100},
-        by_task={"hmm": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015}},
+        by_task={
+            "hmm": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015},
+            "hmm-sticky": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015, "horizon": 40},
+        },
     ),
     Preset(
         "paper",
         "the shapes of arXiv:2512.22471; hours on a GPU",
         seeds=5,
         values={"layers": 6, "heads": 6, "width": 192, "ffn": 768, "steps": 20_000, "batch": 256, "warmup": 500},
-        by_task={"hmm": {"layers": 9, "heads": 8, "width": 256, "ffn": 1024, "lr": 0.015}},
+        by_task={
+            "hmm": {"layers": 9, "heads": 8, "width": 256, "ffn": 1024, "lr": 0.015},
+            "hmm-sticky": {"layers": 9, "heads": 8, "width": 256, "ffn": 1024, "lr": 0.015, "horizon": 40},
+        },
     ),
 )
 PRESETS = {preset.name: preset for preset in _ALL}

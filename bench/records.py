@@ -100,12 +100,12 @@ def parse(data: Any) -> RunRecord:
 
 def parse_config(data: dict[str, Any]) -> RunConfig:
     hints = typing.get_type_hints(RunConfig)
-    if missing := sorted(hints.keys() - data.keys()):
+    if missing := sorted(hints.keys() - data.keys() - {"tuning"}):
         raise BadRecord(f"config is missing {', '.join(missing)}")
     if extra := sorted(data.keys() - hints.keys()):
         raise BadRecord(f"config has unknown {', '.join(extra)}")
     for name, kind in hints.items():
-        if not _is_a(data[name], list[int] if name == "horizons" else kind):
+        if name in data and not _is_a(data[name], list[int] if name == "horizons" else kind):
             raise BadRecord(f"config's {name} has the wrong type ({type(data[name]).__name__})")
     if not all(isinstance(k, int) for k in data["horizons"]):
         raise BadRecord("config's horizons are not whole numbers")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def run_one(config: RunConfig, report: Callable[[Progress], None] = lambda _: No
                 check_kernels(model, task, config)
             measured["parameters"] = count_parameters(model)
             measured["state_bytes"] = state_bytes(model, length)
-            measured["train_flops"] = float(config.steps * step_flops(model, task, config))
+            measured["train_flops"] = float(config.steps * step_flops(config))
         with meter.phase("train"):
             measured["loss_curve"], data_seconds = fit(model, task, config, report)
         if config.device == "cpu":  # on a GPU sampling overlaps with training: no border to measure it at
@@ -92,13 +93,18 @@ def state_bytes(model: nn.Module, length: int) -> int | None:
     return tell(length) if tell is not None else None
 
 
-def step_flops(model: nn.Module, task: Task, config: RunConfig) -> int:
-    """Forward and backward of one batch; the optimizer is not counted, as is the custom."""
-    batch, answer = next(draw(task, config))
+def step_flops(config: RunConfig) -> int:
+    """Forward and backward of one batch; the optimizer is not counted, as is the custom.
+
+    Counted for one sequence on the CPU, whatever the run's device: there every operation is torch's own, where on a GPU
+    the fused ones would count as nothing.
+    """
+    twin = replace(config, device="cpu", attention="sdpa", batch=1, steps=1)
+    batch, answer = next(draw(twin.make_task(), twin))
+    model = make_model(twin)
     with count_flops() as counted:
         loss_nats(model, batch, answer).backward()
-    model.zero_grad(set_to_none=True)
-    return int(counted["flops"])
+    return int(counted["flops"]) * config.batch
 
 
 def evaluate(model: nn.Module, task: Task, config: RunConfig) -> dict[str, Any]:

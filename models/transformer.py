@@ -8,19 +8,23 @@
 Pre-norm, biases everywhere, an untied head. Positions: learned or sinusoidal vectors, rotated queries and keys (rope),
 distance slopes with an exempt header (alibi), or none. An ablation is a constructor argument, trained from scratch;
 what it saves goes into the feed-forward width, so that every variant stands within its row's parameter budget.
+
+transformer-looped is one block applied as often as the reference has layers (Dehghani et al. 2018, arXiv:1807.03819):
+the depth of the computation without its parameters, which go into width.
 """
 
 from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bench.registry import BadInput
 from models.base import ARCHS, TOLERANCE, Embed, Geometry, activate, count_built, residual_out, solve_affine
-from models.kernels.attention import SERVED_WIDTHS, attention
+from models.kernels.attention import SERVED_WIDTHS, attention, attention_step
 from models.taps import Tap
 from tasks.base import Shape
 
@@ -49,6 +53,27 @@ class Attention(nn.Module):
             qkv_BT3Hd = torch.stack([_rotate(q), _rotate(k), v], dim=2)
         z_BTHd = self.z(attention(self.qkv(qkv_BT3Hd), self.slopes, self.header, self.gate, self.backend))
         return self.out(z_BTHd.flatten(2))
+
+
+class CachedAttention(Attention):
+    """Attention one position at a time; its state is how many it has read, with their keys and values."""
+
+    def start(self, batch: int, length: int) -> list[Any]:
+        return [0, self.project.weight.new_zeros(batch, length, 2, self.heads, self.head_width)]
+
+    def step(self, x_BD: Tensor, state: list[Any]) -> Tensor:
+        seen, cache_BT2Hd = state
+        q, k, v = self.project(x_BD).view(-1, 1, 3, self.heads, self.head_width).unbind(2)
+        if self.rotate:
+            q, k = _rotate(q, seen), _rotate(k, seen)
+        qkv_B3Hd = self.qkv(torch.stack([q, k, v], dim=2))[:, 0]
+        cache_BT2Hd[:, seen] = qkv_B3Hd[:, 1:]
+        state[0] = seen + 1
+        z_BHd = attention_step(qkv_B3Hd[:, 0], cache_BT2Hd, seen + 1, self.slopes, self.header, backend=self.backend)
+        return self.out(self.z(z_BHd).flatten(1))
+
+    def state_bytes(self, length: int) -> int:
+        return 2 * length * self.heads * self.head_width * 4
 
 
 class UniformAttention(nn.Module):
@@ -143,6 +168,37 @@ class Transformer(nn.Module):
         return state
 
 
+class Looped(Transformer):
+    """One block, applied `loops` times: each pass has keys and values of its own."""
+
+    def __init__(self, shape: Shape, *, loops: int, **sizes: Any) -> None:
+        super().__init__(shape, **sizes)
+        self.loops = loops
+        for block in self.blocks:
+            block.attn = CachedAttention(
+                sizes["width"], sizes["heads"], sizes["head_width"], shape.header, sizes["positions"], sizes["backend"]
+            )
+
+    def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
+        x_BTD = self.place(self.embed(tokens_BT, features_BTF))
+        for block in [*self.blocks] * self.loops:
+            x_BTD = block(x_BTD)
+        return self.head(self.norm(x_BTD))
+
+    def state_bytes(self, length: int) -> int:
+        return self.loops * super().state_bytes(length)
+
+    def start(self, batch: int, length: int) -> list[list[Any]]:
+        return [block.attn.start(batch, length) for block in [*self.blocks] * self.loops]
+
+    def step(self, tokens_B: Tensor, features_BF: Tensor, state: list[list[Any]]) -> Tensor:
+        x_BD = self.place(self.embed(tokens_B, features_BF)[:, None], first=state[0][0])[:, 0]
+        for block, of_block in zip([*self.blocks] * self.loops, state, strict=True):
+            x_BD = x_BD + block.attn.step(block.norm1(x_BD), of_block)
+            x_BD = block.resid(x_BD + block.ffn(block.norm2(x_BD)))
+        return self.head(self.norm(x_BD))
+
+
 class _Places(nn.Module):
     """Adds a vector for the place in the sequence, if the scheme has one."""
 
@@ -151,25 +207,25 @@ class _Places(nn.Module):
         self.sinusoidal = positions == "sinusoidal"
         self.learned = nn.Parameter(torch.randn(length, width) * 0.02) if positions == "learned" else None
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, first: int = 0) -> Tensor:
         T, D = x_BTD.shape[1:]
         if self.learned is not None:
-            return x_BTD + self.learned[:T]
+            return x_BTD + self.learned[first : first + T]
         if self.sinusoidal:
-            angles = _angles(T, -(-D // 2), x_BTD.device)
+            angles = _angles(T, -(-D // 2), x_BTD.device, first)
             return x_BTD + torch.cat([angles.sin(), angles.cos()], dim=1)[:, :D].to(x_BTD.dtype)
         return x_BTD
 
 
-def _angles(length: int, pairs: int, device: torch.device) -> Tensor:
+def _angles(length: int, pairs: int, device: torch.device, first: int = 0) -> Tensor:
     frequency = 10_000.0 ** (-torch.arange(pairs, device=device) / pairs)
-    return torch.arange(length, device=device)[:, None] * frequency
+    return torch.arange(first, first + length, device=device)[:, None] * frequency
 
 
-def _rotate(x_BTHd: Tensor) -> Tensor:
+def _rotate(x_BTHd: Tensor, first: int = 0) -> Tensor:
     """Rotary positions (Su et al. 2021): turn each pair of coordinates by an angle that grows with the position."""
     half = x_BTHd.shape[-1] // 2
-    angles_T1d = _angles(x_BTHd.shape[1], half, x_BTHd.device)[:, None, :]
+    angles_T1d = _angles(x_BTHd.shape[1], half, x_BTHd.device, first)[:, None, :]
     cos, sin = angles_T1d.cos().to(x_BTHd.dtype), angles_T1d.sin().to(x_BTHd.dtype)
     a, b = x_BTHd[..., :half], x_BTHd[..., half:]
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
@@ -200,6 +256,7 @@ def build(
     ffn: bool = True,
     uniform: bool = False,
     attention_off: int = 0,
+    looped: bool = False,
 ) -> nn.Module:
     """A transformer within the budget, as near to the usual proportions (width = heads x head width) as it can be."""
     layers = geometry.layers if layers is None else layers
@@ -208,7 +265,8 @@ def build(
         raise BadInput(f"attention off in the top {attention_off} layers needs more than {layers} layers")
 
     def make(head_width: int, width: int, hidden: int) -> nn.Module:
-        return Transformer(
+        kind = partial(Looped, loops=geometry.layers) if looped else Transformer
+        return kind(
             shape, layers=layers, heads=heads, head_width=head_width, width=width, hidden=hidden,
             positions=geometry.positions if positions is None else positions,
             backend=geometry.attention, uniform=uniform, attention_off=attention_off,
@@ -245,3 +303,6 @@ ARCHS.add("transformer-no-ffn", note="no feed-forward layers")(partial(build, ff
 ARCHS.add("transformer-no-pos", note="no position information")(partial(build, positions="none"))
 ARCHS.add("transformer-1-layer", note="one wide layer")(partial(build, layers=1))
 ARCHS.add("transformer-1-head", note="one head a layer")(partial(build, heads=1))
+ARCHS.add("transformer-looped", note="one block applied as often as the reference has layers")(
+    partial(build, layers=1, looped=True)
+)

@@ -25,10 +25,11 @@ class Shape:
     header: int  # positions before the first step
     stride: int  # positions per step
     horizon: int  # the training horizon, in steps
+    lead: int = 0  # positions between header and first step whose order matters, such as pairs to be remembered
 
     def length(self, horizon: int) -> int:
         """Positions of a sequence whose last step is scored at its first position."""
-        return self.header + self.stride * (horizon - 1) + 1
+        return self.header + self.lead + self.stride * (horizon - 1) + 1
 
 
 class Batch(NamedTuple):

@@ -5,11 +5,21 @@ tokens   o_1 ... o_K after the header (symbols 0..V-1; header positions have tok
 scored   at every observation: the hidden state now
 exact    alpha_t(s) ~ E(o_t | s) sum_s' T(s | s') alpha_{t-1}(s'), alpha_0 uniform: a transition precedes o_1
 
-Rows of T and E are Dirichlet(1, ..., 1). Source: Aggarwal, Dalal and Misra (arXiv:2512.22471), equations 6 and 7.
+hmm         rows of T and E are Dirichlet(1, ..., 1). Source: Aggarwal, Dalal and Misra (arXiv:2512.22471), equations
+            6 and 7. Such chains forget within about eight steps.
+hmm-sticky  T = r I + (1 - r) 1 pi^T with pi ~ Dirichlet(1, ..., 1): stay, or jump to a state that does not depend on
+            the present one. Every eigenvalue but the first is r, so r = exp(-1 / relaxation) sets the relaxation time
+            exactly, and with it how far back a filter must remember.
+
+A task without the header, where T and E are to be inferred as well, is left out. Relabelling the states leaves its law
+unchanged, so the exact state posterior is uniform whatever is observed; and the predictive of the next symbol, which is
+not, sums over S^K hidden paths, each with an integral over T and E of its own. A particle approximation would have an
+error of the size of the errors that are to be measured.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +27,7 @@ from torch import Tensor
 
 from tasks.base import TASKS, Batch, Shape, require
 
+RELAXATIONS = (2.0, 8.0, 32.0)  # the rungs of hmm-sticky
 LOG_FLOOR = -10.0  # log p enters a network: e^-10 is as good as impossible, and a finite number
 
 
@@ -118,6 +129,22 @@ class HMM:
             updated = _update(belief_BKS, transition_BSS[:, None], likelihood_BKS[:, now.clamp(min=0)])
             belief_BKS = torch.where((now >= 0)[:, None], updated, belief_BKS)
         return belief_BKS
+
+
+@TASKS.add("hmm-sticky", version=1, primitive="transport", windows=(1, 2, 4, 8, 16, 32))
+@dataclass(frozen=True)
+class StickyHMM(HMM):
+    relaxation: float = 32.0  # in steps; the ladder is RELAXATIONS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.relaxation > 0, f"relaxation must be positive, not {self.relaxation}")
+
+    def _draw_law(self, n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        S, stay = self.states, math.exp(-1.0 / self.relaxation)
+        jump_B1S = _dirichlet_rows((n, 1, S), rng)
+        identity = torch.eye(S, dtype=torch.float64, device=rng.device)
+        return stay * identity + (1 - stay) * jump_B1S, _dirichlet_rows((n, S, self.symbols), rng)
 
 
 def _dirichlet_rows(size: tuple[int, ...], rng: torch.Generator) -> Tensor:

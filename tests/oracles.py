@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from itertools import permutations, product
 
+import numpy as np
 import torch
+from scipy.stats import norm
 from torch import Tensor
 
 from tasks.base import Batch
 from tasks.bijection import Bijection
 from tasks.hmm import HMM
+from tasks.recall import Recall
+from tasks.regression import Regression
 
 
 def enumerate_bijections(task: Bijection, batch: Batch) -> Tensor:
@@ -59,4 +63,48 @@ def enumerate_window(task: HMM, batch: Batch, window: int) -> Tensor:
                     weight = weight * float(transition[before, now]) * seen
                 answer[b, k, path[-1]] += weight
             answer[b, k] /= answer[b, k].sum()
+    return answer
+
+
+def enumerate_tables(task: Recall, batch: Batch) -> Tensor:
+    """At each query, count its value over all tables (a value for every key) that agree with the stored pairs."""
+    every = torch.tensor(list(product(range(task.values), repeat=task.keys)))
+    answer = torch.zeros(*batch.targets.shape, task.values, dtype=torch.float64)
+    for b, tokens in enumerate(batch.tokens.tolist()):
+        possible = torch.ones(len(every), dtype=torch.bool)
+        for p in range(task.pairs):
+            possible &= every[:, tokens[2 * p]] == tokens[2 * p + 1] - task.keys
+        for k, key in enumerate(tokens[2 * task.pairs + task.gap :]):
+            counts = torch.bincount(every[possible, key], minlength=task.values).double()
+            answer[b, k] = counts / counts.sum()
+    return answer
+
+
+def condition_functions(task: Regression, batch: Batch) -> Tensor:
+    """Without weights: all y are jointly normal with covariance X X^T + s^2 I; condition the last on those before."""
+    answer = torch.zeros(*batch.targets.shape, task.bins, dtype=torch.float64)
+    edges = np.concatenate([[-np.inf], task.edges().numpy(), [np.inf]])
+    for b in range(len(batch.tokens)):
+        x, y = batch.features[b, 0::2, :-1].numpy(), batch.features[b, 1::2, -1].numpy()
+        covariance = x @ x.T + task.noise**2 * np.eye(len(x))
+        for k in range(len(x)):
+            weights = np.linalg.solve(covariance[:k, :k], covariance[:k, k])
+            spread = (covariance[k, k] - weights @ covariance[:k, k]) ** 0.5
+            answer[b, k] = torch.from_numpy(np.diff(norm.cdf(edges, weights @ y[:k], spread)))
+    return answer
+
+
+def sum_over_weights(task: Regression, batch: Batch) -> Tensor:
+    """In one dimension: Bayes' rule on a fine grid of the weight itself."""
+    grid = np.linspace(-8, 8, 20_001)
+    answer = torch.zeros(*batch.targets.shape, task.bins, dtype=torch.float64)
+    edges = np.concatenate([[-np.inf], task.edges().numpy(), [np.inf]])
+    for b in range(len(batch.tokens)):
+        x, y = batch.features[b, 0::2, 0].numpy(), batch.features[b, 1::2, -1].numpy()
+        weight = norm.pdf(grid)
+        for k in range(len(x)):
+            masses = np.diff(norm.cdf(edges[:, None], grid * x[k], task.noise), axis=0)
+            answer[b, k] = torch.from_numpy(masses @ weight / weight.sum())
+            if k < len(y):
+                weight = weight * norm.pdf(y[k], grid * x[k], task.noise)
     return answer

@@ -1,10 +1,12 @@
 """The leaderboard: ranked rightly, mixed never, safe whatever a record says."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bench.board import group, plain, render, render_terminal, table
+from bench.board import HELD, PARTLY, fairness, group, plain, primitives, render, render_terminal, table
 from bench.config import compose
 from bench.run import run_one
 
@@ -33,17 +35,17 @@ def test_rows_are_ranked_by_error_with_references_in_place(records):
     assert names[0] == "*exact*"
     assert {"*uniform*", "*best constant*", "*window 1*", "*window 10*"} <= set(names)
     ranks = {row[1]: row[0] for row in rows}
-    assert sorted(rank for rank in ranks.values() if rank) == ["1", "2"]
+    assert all(ranks[arch] in ("1", "2") for arch in ("transformer", "mlp"))
     assert ranks["*exact*"] == ""
 
 
 def test_an_interval_comes_from_seeds_and_only_from_seeds(records):
     _, rows = table(of(records, "bijection"))
     mine = {row[1]: row for row in rows}
-    assert "±" in mine["transformer"][2]
-    assert "±" not in mine["*uniform*"][2]
+    assert re.fullmatch(r"\d\.\d{4} \[\d\.\d{4}, \d\.\d{4}\]", mine["transformer"][2])
+    assert "[" not in mine["*uniform*"][2]
     _, single = table(of(records, "bijection")[:1])
-    assert all("±" not in cell for row in single for cell in row)
+    assert all("[" not in cell for row in single for cell in row)
 
 
 def test_an_unreadable_horizon_is_not_a_number(records):
@@ -71,6 +73,81 @@ def test_a_setting_that_differs_gets_a_row_of_its_own_and_a_name(records):
     names = [row[1] for row in table([a, b])[1]]
     assert "transformer lr=0.02" in names
     assert "transformer lr=0.5" in names
+
+
+def synthetic(record, arch, errors, **config):
+    """Records of one architecture, its error given seed by seed."""
+
+    def one(seed, error):
+        at = {"all": {**record.metrics["20"]["all"], "entropy_mae": error}}
+        metrics = {**record.metrics, "20": at}
+        return replace(record, config={**record.config, "arch": arch, "seed": seed, **config}, metrics=metrics)
+
+    return [one(seed, error) for seed, error in enumerate(errors)]
+
+
+def test_rows_whose_intervals_overlap_share_a_rank(records):
+    first = of(records, "bijection")[0]
+    made = synthetic(first, "transformer", [0.10, 0.12, 0.14]) + synthetic(first, "mlp", [0.11, 0.13, 0.15])
+    made += synthetic(first, "mlp-pointwise", [0.50, 0.51, 0.52])
+    header, rows = table(made)
+    ranks = {row[1]: row[0] for row in rows}
+    assert [ranks[arch] for arch in ("transformer", "mlp", "mlp-pointwise")] == ["1", "1", "3"]
+    p = {row[1]: row[header.index("p")] for row in rows}
+    assert p["transformer"] == ""
+    assert p["mlp"] == p["mlp-pointwise"] == "0.25"  # three seeds can say no more than that
+
+
+def test_a_second_table_says_what_each_row_was_given(records):
+    first = of(records, "hmm")[0]
+    search = {"seed": 1_000_000, "steps": 50, "errors": {"0.01": 0.2, "0.02": 0.1, "0.04": None}}
+    header, rows = fairness(synthetic(first, "transformer", [0.1]) + synthetic(first, "mlp", [0.2], tuning=search))
+    given = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    assert given["transformer"]["tuning"] == "*untuned*"
+    assert given["mlp"]["tuning"] == "3 rates x 50 steps"
+    assert given["mlp"]["tokens"] == f"{2 * 16 * 30:,}"
+    assert given["mlp"]["state"] == f"{first.state_bytes:,}"
+    assert given["mlp"]["of budget"] == f"{first.parameters / first.budget:.1%}"
+
+
+def test_tuned_and_untuned_runs_of_one_architecture_are_told_apart(records):
+    first = of(records, "hmm")[0]
+    search = {"seed": 1_000_000, "steps": 50, "errors": {"0.02": 0.1}}
+    both = synthetic(first, "mlp", [0.1]) + synthetic(first, "mlp", [0.2], tuning=search)
+    assert {row[1] for row in table(both)[1]} >= {"mlp", "mlp tuned"}
+
+
+def test_other_task_parameters_are_another_table(records):
+    first = of(records, "bijection")[0]
+    other = replace(first, config={**first.config, "task_params": {"size": 30}})
+    longer = replace(first, config={**first.config, "horizon": 10})
+    names = [name.task for name in group([first, other, longer])]
+    assert names == ["bijection", "bijection horizon=10", "bijection size=30"]
+
+
+def test_a_primitive_is_as_strong_as_its_weakest_task(records):
+    constants = {
+        t: of(records, t)[0].references["20"]["best constant"]["all"]["entropy_mae"] for t in ("hmm", "bijection")
+    }
+    cases = {"transformer": (0.9 * HELD, "**held**"), "mlp": (0.9 * PARTLY, "partly"), "mlp-pointwise": (1.0, "no")}
+    made = []
+    for arch, (share, _) in cases.items():
+        made += synthetic(of(records, "hmm")[0], arch, [share * constants["hmm"]])
+        made += synthetic(of(records, "bijection")[0], arch, [0.01 * constants["bijection"]])
+    ((_, rows),) = primitives(made).items()
+    for arch, accumulation, transport, binding in rows:
+        assert accumulation == "**held** (bijection 1.0%)"
+        assert transport.split(" (")[0] == cases[arch][1]
+        assert binding == "not measured"
+    assert "## Primitives: preset smoke, posterior supervision, cpu" in render(made)
+    weak = synthetic(replace(of(records, "hmm")[0]), "mlp", [9.0], task="hmm-sticky")
+    ((_, rows),) = primitives([*made, *weak]).items()
+    assert {row[0]: row[2].split(" (")[0] for row in rows}["mlp"] == "no"
+
+
+def test_the_rules_state_the_thresholds_of_the_code():
+    rules = " ".join((Path(__file__).parent.parent / "leaderboard/RULES.md").read_text().split())
+    assert f"below {HELD * 100:g} % of the best constant's, and partly below {PARTLY * 100:g} %" in rules
 
 
 def test_a_failed_run_is_shown_as_failed(records):

@@ -77,6 +77,44 @@ def test_several_values_make_a_grid_and_jobs_give_the_same_records(bench, tmp_pa
     assert here["metrics"]["20"]["all"]["kl"] == pytest.approx(beside["metrics"]["20"]["all"]["kl"], rel=1e-4)
 
 
+def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
+    words = [
+        "run",
+        "--preset",
+        "smoke",
+        "--arch",
+        "mlp",
+        "transformer",
+        "--task",
+        "bijection",
+        "--seeds",
+        "2",
+        "--tune",
+    ]
+    words += ["--set", "steps=8", "--jobs", "1"]
+    code, out, _ = bench(*words)
+    assert code == 0
+    tuned = [json.loads(p.read_text()) for p in (tmp_path / "results").rglob("*.json")]
+    trials = [json.loads(p.read_text()) for p in (tmp_path / "results-tuning").rglob("*.json")]
+    assert len(tuned) == 2 * 2
+    assert len(trials) == 2 * 3
+    assert {trial["config"]["seed"] for trial in trials}.isdisjoint({0, 1})
+    for arch in ("mlp", "transformer"):
+        grid = {
+            t["config"]["lr"]: t["metrics"]["20"]["all"]["entropy_mae"] for t in trials if t["config"]["arch"] == arch
+        }
+        assert sorted(grid) == [0.01, 0.02, 0.04]
+        for record in (r for r in tuned if r["config"]["arch"] == arch):
+            assert record["config"]["lr"] == min(grid, key=grid.get)
+            assert record["config"]["adam_lr"] == pytest.approx(record["config"]["lr"] * 0.003 / 0.02)
+            search = record["config"]["tuning"]
+            assert search["steps"] == 2
+            assert search["errors"] == {f"{lr:g}": pytest.approx(error, rel=1e-3) for lr, error in grid.items()}
+    assert "3 rates x 2 steps" in (tmp_path / "results/leaderboard.md").read_text()
+    code, out, _ = bench(*words)  # neither trials nor runs are done twice
+    assert out.count("already in") == 4 + 6
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -86,6 +124,7 @@ def test_several_values_make_a_grid_and_jobs_give_the_same_records(bench, tmp_pa
         (["run", "--set", "stepps=3"], "no setting 'stepps'. Did you mean 'steps'? Known: "),
         (["run", "--task", "hmm", "--set", "size=3"], "no setting 'size'."),
         (["run", "--set", "seed=3"], "no setting 'seed'."),
+        (["run", "--set", "tuning=3"], "takes"),
         (["run", "--set", "steps"], "--set takes key=value, not 'steps'"),
         (["run", "--set", "steps=many"], "steps takes a whole number, not 'many'"),
         (["run", "--set", "lr=nan"], "lr must be a positive number, not nan"),

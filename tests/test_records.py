@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from bench.records import BadRecord, parse, read, read_all, write
+from bench.records import BadRecord, parse, parse_config, read, read_all, write
 from bench.run import run_one
 
 
@@ -65,6 +65,15 @@ def test_a_changed_record_is_refused_with_the_reason(made, change, reason):
     change(data)
     with pytest.raises(BadRecord, match=reason):
         parse(data)
+
+
+def test_tuning_has_an_id_of_its_own_and_changes_no_other(made):
+    config = made[0].config
+    assert "tuning" not in config
+    tuned = {**config, "tuning": {"seed": 1_000_000, "steps": 1, "errors": {"0.02": 0.5}}}
+    assert parse_config(tuned).id() != made[0].id
+    assert parse_config({**config, "tuning": {}}).id() == made[0].id
+    assert parse_config(tuned).to_json() == tuned
 
 
 def test_bad_files_are_named_and_good_ones_beside_them_are_read(made, tmp_path):

@@ -1,6 +1,8 @@
 """Laws of the tasks: their posteriors against brute force and another library, and the formulas of the paper."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,12 +10,21 @@ import torch
 from hmmlearn.hmm import CategoricalHMM
 
 from bench.registry import BadInput
-from bench.score import entropy_bits
+from bench.score import entropy_bits, make_exam, score
 from bench.seeds import generator
 from tasks.base import TASKS
 from tasks.bijection import Bijection, BijectionRevisit
-from tasks.hmm import HMM
-from tests.oracles import enumerate_bijections, enumerate_paths, enumerate_window
+from tasks.hmm import HMM, RELAXATIONS, StickyHMM
+from tasks.recall import Recall
+from tasks.regression import Regression
+from tests.oracles import (
+    condition_functions,
+    enumerate_bijections,
+    enumerate_paths,
+    enumerate_tables,
+    enumerate_window,
+    sum_over_weights,
+)
 
 EXACT = {"rtol": 0.0, "atol": 1e-12}
 
@@ -66,6 +77,67 @@ def test_hmm_filter_equals_hmmlearn_at_fifty_steps():
             np.testing.assert_allclose(ours[b, k], theirs, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("relaxation", [0.5, *RELAXATIONS])
+def test_sticky_posterior_matches_path_enumeration(relaxation):
+    task = StickyHMM(3, 3, 5, relaxation)
+    batch = draw(task, 4)
+    torch.testing.assert_close(task.posterior(batch), enumerate_paths(task, batch), **EXACT)
+    torch.testing.assert_close(task.window_posterior(batch, 2), enumerate_window(task, batch, 2), **EXACT)
+
+
+@pytest.mark.parametrize("relaxation", RELAXATIONS)
+def test_sticky_chains_relax_at_the_time_they_say(relaxation):
+    """Every eigenvalue of T but the first is exp(-1 / relaxation)."""
+    transition = draw(StickyHMM(relaxation=relaxation), 20).features[:, :5, :5]
+    sizes = torch.linalg.eigvals(transition).abs().sort(-1).values
+    expected = torch.tensor([math.exp(-1 / relaxation)] * 4 + [1.0], dtype=torch.float64)
+    torch.testing.assert_close(sizes, expected.expand_as(sizes), rtol=0, atol=1e-6)
+
+
+def window_error(task, window):
+    exam = make_exam(task, 40, 500, 0, "cpu")
+    return score(exam, task.window_posterior(exam.batch, window).log()).summary()["entropy_mae"]
+
+
+def test_the_ladder_in_readme_is_the_one_computed():
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    chains = {"`hmm`": HMM(), **{f"relaxation {r:g}": StickyHMM(relaxation=r) for r in RELAXATIONS}}
+    for name, task in chains.items():
+        cells = re.search(rf"^\| {name} \| (0[^|]*\|.*) \|$", text, re.MULTILINE)[1].split(" | ")
+        for window, cell in zip((1, 2, 4, 8, 16, 32), cells, strict=True):
+            assert float(cell) == pytest.approx(window_error(task, window), rel=0.02, abs=6e-5)
+
+
+def test_each_rung_of_the_ladder_needs_more_memory():
+    """On the top rung a filter that remembers eight steps errs at least ten times as much as on hmm."""
+    errors = [window_error(StickyHMM(relaxation=relaxation), 8) for relaxation in RELAXATIONS]
+    assert errors == sorted(errors)
+    assert errors[-1] >= 10 * window_error(HMM(), 8)
+    assert StickyHMM().relaxation == RELAXATIONS[-1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "pairs", "gap", "horizon"), [(1, 2, 1, 0, 1), (4, 3, 2, 3, 7), (5, 4, 5, 1, 6), (6, 3, 1, 0, 15)]
+)
+def test_recall_posterior_matches_enumeration(keys, values, pairs, gap, horizon):
+    task = Recall(keys, values, pairs, gap, horizon)
+    batch = draw(task, 8)
+    torch.testing.assert_close(task.posterior(batch), enumerate_tables(task, batch), **EXACT)
+
+
+@pytest.mark.parametrize(("dims", "noise", "bins", "horizon"), [(1, 0.5, 2, 1), (3, 0.2, 7, 15), (4, 1.0, 20, 20)])
+def test_regression_posterior_matches_conditioning_of_functions(dims, noise, bins, horizon):
+    task = Regression(dims, noise, bins, horizon)
+    batch = draw(task, 8)
+    torch.testing.assert_close(task.posterior(batch), condition_functions(task, batch), rtol=0, atol=1e-10)
+
+
+def test_regression_posterior_matches_a_sum_over_weights():
+    task = Regression(dims=1, noise=0.5, bins=6, horizon=8)
+    batch = draw(task, 5)
+    torch.testing.assert_close(task.posterior(batch), sum_over_weights(task, batch), rtol=0, atol=1e-9)
+
+
 def test_bijection_entropy_is_the_papers_formula():
     task = Bijection()
     h = entropy_bits(task.posterior(draw(task, 32)))
@@ -100,7 +172,8 @@ class TestEveryTask:
         task = TASKS[name]()
         for a, b in zip(draw(task, 5), draw(task, 5), strict=True):
             assert torch.equal(a, b)
-        assert not torch.equal(draw(task, 5).tokens, draw(task, 5, seed=1).tokens)
+        one, other = draw(task, 5), draw(task, 5, seed=1)
+        assert not (torch.equal(one.tokens, other.tokens) and torch.equal(one.features, other.features))
 
     def test_targets_are_honest_draws_from_the_posterior(self, name):
         """Outcomes that the posterior calls p happen in a share p of cases; checked in ten bins, at four sigma."""
@@ -142,6 +215,10 @@ class TestEveryTask:
         (lambda: Bijection(5, 5).sample(1, 6, generator("cpu", 0)), "at most 5 steps, not 6"),
         (lambda: HMM(states=1), "states must be at least 2"),
         (lambda: HMM(symbols=0), "symbols must be at least 2"),
+        (lambda: StickyHMM(relaxation=0.0), "relaxation must be positive"),
+        (lambda: Recall(keys=5, pairs=6), "pairs must be 1 to 5, the number of keys, not 6"),
+        (lambda: Recall(gap=-1), "gap must not be negative"),
+        (lambda: Regression(noise=0.0), "noise must be positive"),
     ],
 )
 def test_impossible_parameters_are_refused_by_name(make, message):

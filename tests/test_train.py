@@ -31,6 +31,22 @@ def test_muon_takes_the_steps_of_torchs_own():
         assert (p - q).norm() < 0.02 * (p - p0).norm()
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(24, 8), (8, 24), (8, 8)])
+def test_muon_steps_a_packed_matrix_as_it_steps_its_parts(rows, columns):
+    torch.manual_seed(0)
+    apart = [torch.nn.Parameter(torch.randn(rows, columns)) for _ in range(3)]
+    packed = torch.nn.Parameter(torch.cat([p.detach() for p in apart]))
+    packed.parts = 3
+    a, b = Muon(apart, lr=0.02), Muon([packed], lr=0.02)
+    for _ in range(3):
+        for p in apart:
+            p.grad = torch.randn_like(p)
+        packed.grad = torch.cat([p.grad for p in apart])
+        a.step()
+        b.step()
+    torch.testing.assert_close(packed, torch.cat(apart))
+
+
 def test_orthogonalise_brings_singular_values_near_one():
     torch.manual_seed(0)
     for shape in [(3, 20, 50), (2, 50, 20), (1, 7, 7)]:

@@ -1,0 +1,62 @@
+"""What several seeds allow one to say.
+
+Seeds are paired: runs of one seed read the same batches and the same evaluation sequences, so two architectures are
+compared seed by seed.
+
+interval       95 % of the bootstrap distribution of the mean over seeds: every resample for few seeds, random ones else
+paired_p       exact sign-flip test of the mean paired difference, two-sided: 2^-(n-1) at the least, so that five seeds
+               cannot go below 0.06, and three not below 0.25
+shared_ranks   a row shares the rank of the best row whose interval it still overlaps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from statistics import mean
+
+import numpy as np
+from scipy.stats import bootstrap
+
+LEVEL = 0.95
+ENUMERATED = 6  # seeds for which all n^n resamples are drawn: 46,656 of them at the most
+FLIPPED = 16  # seeds for which all 2^n signs are tried
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """None for a single seed: one number has no spread."""
+    n = len(values)
+    if n < 2:
+        return None
+    if n <= ENUMERATED:
+        means = np.array(list(product(values, repeat=n))).mean(1)
+        low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
+    else:
+        found = bootstrap((values,), np.mean, confidence_level=LEVEL, method="percentile", rng=0, n_resamples=20_000)
+        low, high = found.confidence_interval
+    return float(low), float(high)
+
+
+def paired_p(a: dict[int, float], b: dict[int, float]) -> float | None:
+    """How often chance alone would set two rows this far apart, from the seeds that both have; None below two."""
+    common = sorted(a.keys() & b.keys())[:FLIPPED]
+    if len(common) < 2:
+        return None
+    differences = np.array([a[seed] - b[seed] for seed in common])
+    flipped = np.array(list(product((-1, 1), repeat=len(common)))) @ differences
+    # as far apart as seen, up to the rounding of a sum
+    return float((abs(flipped) >= abs(differences.sum()) * (1 - 1e-12)).mean())
+
+
+def shared_ranks(rows: Sequence[Sequence[float]]) -> list[int]:
+    """Ranks of rows that come in order of their means, each with its values over seeds."""
+    ranks: list[int] = []
+    leader: tuple[float, float] | None = None
+    for place, values in enumerate(rows, start=1):
+        mine = interval(values) or (mean(values), mean(values))
+        if leader is not None and mine[0] <= leader[1]:
+            ranks.append(ranks[-1])
+        else:
+            leader = mine
+            ranks.append(place)
+    return ranks

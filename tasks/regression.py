@@ -1,0 +1,78 @@
+"""Bayesian linear regression: predict y at x, in bins, from the pairs read so far.
+
+features x_1, y_1, x_2, y_2, ... x_K, one a position: D numbers and a last one for y, zero where they do not apply
+tokens   0 where an x stands, 1 where a y stands
+scored   at every x: the bin of its y
+exact    y = w.x + noise, w ~ N(0, I), x ~ N(0, I), noise ~ N(0, s^2) with s known: the predictive of y given x and the
+         pairs before it is normal, with
+             A = I + sum x x^T / s^2,   mean = x.A^-1 sum x y / s^2,   variance = x.A^-1 x + s^2,
+         and the mass of a bin is a difference of two values of its distribution function
+
+Bins have equal mass under N(0, D + s^2); the outer two are open. Source: the in-context regression of Garg et al. 2022
+(arXiv:2208.01066), with the predictive distribution asked for instead of its mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tasks.base import TASKS, Batch, Shape, require
+
+
+@TASKS.add("regression", version=1, primitive="accumulation")
+@dataclass(frozen=True)
+class Regression:
+    dims: int = 4
+    noise: float = 0.5
+    bins: int = 20
+    horizon: int = 20
+
+    def __post_init__(self) -> None:
+        require(self.dims >= 1, f"dims must be at least 1, not {self.dims}")
+        require(self.noise > 0, f"noise must be positive, not {self.noise}")
+        require(self.bins >= 2, f"bins must be at least 2, not {self.bins}")
+        require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(vocab=2, features=self.dims + 1, classes=self.bins, header=0, stride=2, horizon=self.horizon)
+
+    def max_horizon(self) -> int | None:
+        return None
+
+    def edges(self) -> Tensor:
+        """The bins - 1 inner borders."""
+        shares = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
+        return torch.special.ndtri(shares) * (self.dims + self.noise**2) ** 0.5
+
+    def sample(self, n: int, horizon: int, rng: torch.Generator) -> Batch:
+        require(horizon >= 1, f"horizon must be at least 1, not {horizon}")
+
+        def normal(*size: int) -> Tensor:
+            return torch.randn(size, generator=rng, device=rng.device, dtype=torch.float64)
+
+        w_BD, x_BKD = normal(n, self.dims), normal(n, horizon, self.dims)
+        y_BK = (x_BKD * w_BD[:, None]).sum(-1) + self.noise * normal(n, horizon)
+        steps_BK2F = torch.stack([pad(x_BKD, (0, 1)), pad(y_BK[..., None], (self.dims, 0))], dim=2)
+        features_BTF = steps_BK2F.flatten(1, 2)[:, :-1]  # nothing follows the last x
+        length = features_BTF.shape[1]
+        tokens_BT = torch.arange(length, device=rng.device).remainder(2).expand(n, -1).contiguous()
+        targets_BK = torch.bucketize(y_BK, self.edges().to(rng.device))
+        return Batch(tokens_BT, features_BTF, targets_BK, torch.arange(0, length, 2, device=rng.device))
+
+    def posterior(self, batch: Batch) -> Tensor:
+        x_BKD = batch.features[:, 0::2, :-1]
+        y_BK = pad(batch.features[:, 1::2, -1], (0, 1))  # the last x has no y
+        outer = (x_BKD[..., :, None] * x_BKD[..., None, :] / self.noise**2).cumsum(1)
+        moment = (x_BKD * y_BK[..., None] / self.noise**2).cumsum(1)
+        before_BKDD, before_BKD = pad(outer, (0, 0, 0, 0, 1, 0))[:, :-1], pad(moment, (0, 0, 1, 0))[:, :-1]
+        precision_BKDD = before_BKDD + torch.eye(self.dims, dtype=torch.float64, device=x_BKD.device)
+        gain_BKD = torch.linalg.solve(precision_BKDD, x_BKD)
+        mean_BK1 = (gain_BKD * before_BKD).sum(-1, keepdim=True)
+        spread_BK1 = ((gain_BKD * x_BKD).sum(-1, keepdim=True) + self.noise**2).sqrt()
+        below = torch.special.ndtr((self.edges().to(x_BKD.device) - mean_BK1) / spread_BK1)
+        return pad(below, (0, 1), value=1.0) - pad(below, (1, 0))

@@ -1,0 +1,102 @@
+"""Recurrences: their parallel forms against fla's naive twins and against themselves, one position at a time."""
+
+import pytest
+import torch
+from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
+from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
+
+from bench.seeds import generator
+from models.base import Geometry
+from models.kernels.recurrence import CHUNK, decayed_sum, decayed_sum_step, delta_rule, delta_rule_step
+from models.taps import record
+from tasks.base import TASKS
+from tests.test_models import make
+
+ARCHS = ["lstm", "gru", "linear-attention", "mamba2", "gated-deltanet", "hybrid", "transformer-looped"]
+LENGTHS = [1, 15, 39, CHUNK - 1, CHUNK, 3 * CHUNK + 1]
+
+
+def inputs(length, dtype=torch.float32):
+    """Unit keys, decays from none to nearly all, strengths of the whole range: what a trained model may ask for."""
+    torch.manual_seed(length)
+    q, k = (torch.nn.functional.normalize(torch.randn(2, length, 3, 8, dtype=dtype), dim=-1) for _ in range(2))
+    v = torch.randn(2, length, 3, 5, dtype=dtype)
+    g = -torch.tensor([0.0, 0.1, 5.0], dtype=dtype) * torch.rand(2, length, 3, dtype=dtype)
+    b = torch.rand(2, length, 3, dtype=dtype)
+    return [x.requires_grad_() for x in (q, k, v, g, b)]
+
+
+def value_and_gradients(function, tensors):
+    out = function(*tensors)
+    torch.manual_seed(0)
+    return out, *torch.autograd.grad((out * torch.randn(out.shape)).sum(), tensors)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_decayed_sum_equals_flas_twin_in_value_and_gradient(length):
+    tensors = inputs(length)[:4]
+    ours = value_and_gradients(decayed_sum, tensors)
+    twin = value_and_gradients(lambda *x: naive_recurrent_simple_gla(*x, scale=1.0)[0], tensors)
+    torch.testing.assert_close(ours, twin, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_delta_rule_equals_flas_twin_in_value_and_gradient(length):
+    tensors = inputs(length)
+    ours = value_and_gradients(delta_rule, tensors)
+    twin = value_and_gradients(
+        lambda q, k, v, g, b: naive_recurrent_gated_delta_rule(q, k, v, b, g, scale=1.0)[0], tensors
+    )
+    torch.testing.assert_close(ours, twin, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize(
+    ("whole", "step", "count"), [(decayed_sum, decayed_sum_step, 4), (delta_rule, delta_rule_step, 5)]
+)
+def test_chunks_equal_the_definition_step_by_step(length, whole, step, count):
+    tensors = [x.detach() for x in inputs(length, torch.float64)[:count]]
+    state, outs = torch.zeros(2, 3, 8, 5, dtype=torch.float64), []
+    for t in range(length):
+        out, state = step(*(x[:, t] for x in tensors), state)
+        outs.append(out)
+    torch.testing.assert_close(whole(*tensors), torch.stack(outs, dim=1), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("task_name", ["bijection", "hmm"])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_step_by_step_equals_the_parallel_form(arch, task_name):
+    task = TASKS[task_name]()
+    model = make(arch, task, Geometry(3, 2, 32, 64)).eval().double()
+    batch = task.sample(3, task.horizon, generator("cpu", 0, "t"))
+    length = batch.tokens.shape[1]
+    with torch.no_grad():
+        whole = model(batch.tokens, batch.features)
+        state = model.start(3, length)
+        steps = [model.step(batch.tokens[:, t], batch.features[:, t], state) for t in range(length)]
+    torch.testing.assert_close(torch.stack(steps, dim=1), whole, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_state_bytes_are_those_of_the_state(arch):
+    """In float32, counted from what `start` really allocates."""
+    task = TASKS["hmm"]()
+    model = make(arch, task)
+    held = [x for of_layer in model.start(1, 30) for x in of_layer if isinstance(x, torch.Tensor)]
+    assert model.state_bytes(30) == sum(x.numel() * 4 for x in held)
+    fixed = arch not in ("hybrid", "transformer-looped")
+    assert (model.state_bytes(60) == model.state_bytes(30)) == fixed
+
+
+def test_a_looped_transformer_applies_one_block_many_times():
+    task = TASKS["bijection"]()
+    model = make("transformer-looped", task, Geometry(4, 2, 32, 64)).eval()
+    assert len(model.blocks) == 1
+    batch = task.sample(3, 20, generator("cpu", 0, "t"))
+    with torch.no_grad(), record(model, "blocks.0.resid") as seen:
+        model(batch.tokens, batch.features)
+        x = model.place(model.embed(batch.tokens, batch.features))
+        last = seen["blocks.0.resid"]
+        for _ in range(4):
+            x = model.blocks[0](x)
+    torch.testing.assert_close(x, last)
