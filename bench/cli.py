@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, kernels, perf, records
+from bench import VERSION, board, engine, kernels, perf, records, report
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
+from bench.progress import Bar
 from bench.registry import BadInput, unknown
 from bench.tune import GRID, tune
 from models.base import ARCHS
@@ -80,6 +82,12 @@ def make_parser() -> Parser:
     show.add_argument("--runs", type=Path, default=Path("results"), metavar="DIR", help="records (default: results)")
     show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the folder of the records")
     show.add_argument("--check", action="store_true", help="write nothing; fail if the file and the records disagree")
+
+    tell = command("report", report_command, "write one run's own report: tables and figures",
+                   "bench report results/bernoulli/transformer/3f9a1c.json")  # fmt: skip
+    tell.add_argument("run", metavar="RUN", help="a record's path, or its id below --runs")
+    tell.add_argument("--runs", type=Path, default=Path("results"), metavar="DIR", help="records (default: results)")
+    tell.add_argument("--out", type=Path, metavar="DIR", help="default: a folder beside the record, named after it")
 
     command("list", list_command, "list tasks, architectures and presets", "bench list")
     check = command("kernels", kernels_command, "check the attention kernels on this machine, then time them",
@@ -172,6 +180,18 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
         return 1
     console.print(f"{target} says what {len(found)} records say", highlight=False, soft_wrap=True)
     return 0
+
+
+def report_command(options: argparse.Namespace, console: Console) -> int:
+    path = report.find(options.run, options.runs)
+    out = options.out or path.with_suffix("")
+    torch.set_num_threads(cores())
+    with Bar(console) as bar:
+        failed = report.write(report.load(path, bar), out)
+    for title in failed:
+        print(f"bench: section failed: {title}", file=sys.stderr)
+    console.print(f"wrote {out / 'report.md'}", highlight=False, soft_wrap=True)
+    return 1 if failed else 0
 
 
 def list_command(options: argparse.Namespace, console: Console) -> int:

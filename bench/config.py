@@ -110,7 +110,7 @@ def compose(preset: str, arch: str, task: str, seed: int, device: str, overrides
     if "width" in overrides and "ffn" not in overrides:
         values["ffn"] = 4 * values["width"]
     horizon = values["horizon"]
-    if "horizons" not in overrides:
+    if "horizons" not in overrides and ("horizon" in overrides or "horizons" not in values):
         values["horizons"] = (horizon, horizon * 3 // 2, horizon * 5 // 2)
     values["horizons"] = tuple(sorted(set(values["horizons"])))
     head_width = values["width"] // max(1, values["heads"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-TASKS = ("bijection", "bijection-revisit", "hmm")
+TASKS = ("bijection", "bijection-revisit", "hmm", "bernoulli")
 CORE = ("transformer", "mlp", "mlp-pointwise", "transformer-no-attn-top2", "transformer-uniform-attn")
 
 RECIPE = {
@@ -21,6 +21,23 @@ RECIPE = {
     "warmup": 30,
     "clip": 1.0,
     "sequences": 2048,
+}
+
+LPE_REPORT = {
+    "supervision": "sampled",
+    "horizon": 1023,  # predictions from a sequence of 1,024 bits
+    "horizons": (255, 1023),
+    "positions": "none",
+    "layers": 1,
+    "heads": 1,
+    "width": 16,
+    "ffn": 16,
+    "steps": 4000,
+    "optimizer": "adamw",
+    "lr": 3e-4,
+    "weight_decay": 0.01,
+    "warmup": 400,
+    "sequences": 512,
 }
 
 
@@ -53,6 +70,7 @@ _ALL = (
             "warmup": 2,
             "sequences": 64,
         },
+        by_task={"bernoulli": {"positions": "none", "bos": True}},
     ),
     Preset(
         "quick",
@@ -64,6 +82,17 @@ _ALL = (
             "hmm": {"layers": 6, "heads": 3, "width": 48, "ffn": 192, "steps": 700},
             "hmm-sticky": {"layers": 6, "heads": 3, "width": 48, "ffn": 192, "steps": 500, "horizon": 40},
             "regression": {"steps": 600},
+            "bernoulli": {
+                "horizon": 64,
+                "horizons": (64, 128, 256),
+                "positions": "none",
+                "bos": True,
+                "heads": 2,
+                "width": 32,
+                "ffn": 128,
+                "steps": 600,
+                "sequences": 1024,
+            },
         },
     ),
     Preset(
@@ -74,6 +103,16 @@ _ALL = (
         by_task={
             "hmm": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015},
             "hmm-sticky": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015, "horizon": 40},
+            "bernoulli": {
+                "horizon": 128,
+                "horizons": (128, 256, 512),
+                "positions": "none",
+                "bos": True,
+                "heads": 2,
+                "width": 32,
+                "ffn": 128,
+                "sequences": 1024,
+            },
         },
     ),
     Preset(
@@ -85,6 +124,15 @@ _ALL = (
             "hmm": {"layers": 9, "heads": 8, "width": 256, "ffn": 1024, "lr": 0.015},
             "hmm-sticky": {"layers": 9, "heads": 8, "width": 256, "ffn": 1024, "lr": 0.015, "horizon": 40},
         },
+        tasks=("bijection", "bijection-revisit", "hmm"),
+    ),
+    Preset(
+        "bernoulli-report",
+        "coin flips as in the Bernoulli Transformer LPE Report: 1,794 parameters, AdamW, 1,024 bits a sequence",
+        seeds=1,
+        values=LPE_REPORT,
+        archs=("transformer",),
+        tasks=("bernoulli",),
     ),
 )
 PRESETS = {preset.name: preset for preset in _ALL}

@@ -20,6 +20,39 @@ def title(config: RunConfig) -> str:
     return f"{config.task} {config.arch} seed {config.seed}"
 
 
+class Bar:
+    """How far one long piece of work has come: callable with what it is, how much is done and how much there is."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.spoke = console, time.monotonic()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        self.bars = Progress(*columns, console=console) if console.is_terminal else None
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        if self.bars is not None:
+            self.bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.bars is not None:
+            self.bars.stop()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self.bars is not None:
+            if what not in self.tasks:
+                self.tasks[what] = self.bars.add_task(what, total=total)
+            self.bars.update(self.tasks[what], completed=done)
+        elif time.monotonic() - self.spoke > QUIET_SECONDS:
+            self.spoke = time.monotonic()
+            self.console.print(f"  {what}: {done:,} of {total:,}", markup=False, highlight=False)
+
+
 class View:
     """One bar for each run under way and one for all of them."""
 

@@ -25,7 +25,8 @@ from bench.seeds import generator
 from tasks.base import Batch, Task
 
 BLOCK = 16  # steps whose data is drawn in one go: sampling is several times cheaper by the thousand
-WATCH_POINTS = 20
+WATCH_POINTS = 20  # at least, and never further apart than so many steps:
+WATCH_STEPS = 100
 WATCH_SEQUENCES = 256
 
 
@@ -37,9 +38,11 @@ class Diverged(RuntimeError):
 class Progress:
     step: int
     steps: int
-    loss_bits: float
+    loss_bits: float  # the mean since the last watch point
+    eval_bits: float  # the same loss on the watched sequences, in expectation over their next draw
     entropy_mae: float
     seconds: float
+    losses: tuple[float, ...] = ()  # one a step
 
 
 def draw(task: Task, config: RunConfig) -> Iterator[tuple[Batch, Tensor]]:
@@ -147,7 +150,7 @@ def fit(
 
     take_step = CapturedStep(plain_step) if wants_capture(config) else plain_step
     watch = make_exam(task, config.horizon, min(WATCH_SEQUENCES, config.sequences), config.seed, config.device)
-    every = max(1, config.steps // WATCH_POINTS)
+    every = max(1, min(config.steps // WATCH_POINTS, WATCH_STEPS))
     curve: list[dict[str, Any]] = []
     losses: list[Tensor] = []
     start = time.perf_counter()
@@ -167,7 +170,9 @@ def fit(
                     "step": progress.step,
                     "seconds": round(progress.seconds, 3),
                     "loss": progress.loss_bits,
+                    "eval_loss": progress.eval_bits,
                     "entropy_mae": progress.entropy_mae,
+                    "losses": [float(f"{loss:.5g}") for loss in progress.losses],
                 }
             )
             report(progress)
@@ -177,10 +182,12 @@ def fit(
 
 def _look(model: nn.Module, watch: Exam, losses: list[Tensor], step: int, steps: int, start: float) -> Progress:
     """The one place where training waits for the device."""
-    loss_bits = torch.stack(losses).mean().item() / LN2
+    each = torch.stack(losses) / LN2
+    loss_bits = each.mean().item()
     if not torch.isfinite(torch.tensor(loss_bits)):
         raise Diverged(f"the loss is {loss_bits} by step {step}")
     model.eval()
-    error = score(watch, predict(model, watch.batch)).summary()["entropy_mae"]
+    result = score(watch, predict(model, watch.batch))
     model.train()
-    return Progress(step, steps, loss_bits, error, time.perf_counter() - start)
+    eval_bits, error = (result.h_bayes + result.kl).mean().item(), result.entropy_mae.mean().item()
+    return Progress(step, steps, loss_bits, eval_bits, error, time.perf_counter() - start, tuple(each.tolist()))

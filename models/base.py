@@ -3,10 +3,13 @@
 An architecture is a function `build(shape, params, geometry) -> nn.Module`. The module maps (tokens [B, T],
 features [B, T, F]) to logits [B, T, classes], causally: logits at t depend on positions up to t. It never learns which
 task it serves. `params` is a budget; `Geometry` is the reference transformer of the same row, from which other
-architectures take what they understand. Two attributes say what it can do:
+architectures take what they understand. Three attributes say what it can do:
 
 max_length      the longest sequence it can read, or None
 state_bytes(T)  what it carries from position T to T+1 when run step by step
+start, step     optional: one position at a time. `state = start(B, T)` makes room for B sequences of T positions;
+                `step(tokens [B], features [B, F], state)` reads the next position, updates the state in place and
+                returns its logits [B, classes], the same as the forward's. Whoever has them can be rolled out
 """
 
 from __future__ import annotations
@@ -59,8 +62,8 @@ def solve(count: Callable[[int], int], budget: int) -> int:
 
 def solve_affine(count: Callable[[int], int], budget: int) -> int:
     """The same for a count that is affine, as it is in any one layer size: two looks instead of twenty."""
-    at_one = count(1)
-    return max(1, 1 + round((budget - at_one) / (count(2) - at_one)))
+    at_three = count(3)  # a width of 1 or 2 may go without norms
+    return max(1, 3 + round((budget - at_three) / (count(4) - at_three)))
 
 
 def build(arch: str, shape: Shape, params: int, geometry: Geometry) -> nn.Module:

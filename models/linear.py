@@ -29,7 +29,7 @@ from models.base import ARCHS, TOLERANCE, Embed, Geometry, count_built, residual
 from models.kernels.attention import SERVED_WIDTHS
 from models.kernels.recurrence import decayed_sum, decayed_sum_step, delta_rule, delta_rule_step
 from models.taps import Tap
-from models.transformer import CachedAttention, FeedForward
+from models.transformer import Attention, FeedForward
 from tasks.base import Shape
 
 TAPS = 4  # positions that a short convolution sees: the present and three before it
@@ -184,8 +184,30 @@ class GatedDeltaNet(Mixer):
         return self._write(sums, self.gate(x_BD))
 
 
+class Attending(nn.Module):
+    """Attention as a mixer; its state is how many positions it has read, with their keys and values."""
+
+    def __init__(self, attend: Attention) -> None:
+        super().__init__()
+        self.attend = attend
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.attend(x_BTD)
+
+    def start(self, batch: int, length: int) -> list[Any]:
+        return [0, self.attend.start(batch, length)]
+
+    def step(self, x_BD: Tensor, state: list[Any]) -> Tensor:
+        position, cache_BT2Hd = state
+        state[0] = position + 1
+        return self.attend.step(x_BD, cache_BT2Hd, position)
+
+    def state_bytes(self, length: int) -> int:
+        return 2 * length * self.attend.heads * self.attend.head_width * 4
+
+
 class Layer(nn.Module):
-    def __init__(self, width: int, mixer: Mixer | CachedAttention, hidden: int) -> None:
+    def __init__(self, width: int, mixer: Mixer | Attending, hidden: int) -> None:
         super().__init__()
         self.norm1, self.mixer = nn.LayerNorm(width), mixer
         self.norm2, self.ffn = nn.LayerNorm(width), FeedForward(width, hidden)
@@ -203,7 +225,7 @@ class Layer(nn.Module):
 class Linear(nn.Module):
     max_length = None
 
-    def __init__(self, shape: Shape, width: int, mixers: list[Mixer | CachedAttention], hidden: int) -> None:
+    def __init__(self, shape: Shape, width: int, mixers: list[Mixer | Attending], hidden: int) -> None:
         super().__init__()
         self.embed = Embed(shape, width)
         self.blocks = nn.ModuleList(Layer(width, mixer, hidden) for mixer in mixers)
@@ -245,11 +267,12 @@ def build(shape: Shape, params: int, geometry: Geometry, *, mixer: type[Mixer], 
 
     def make(head_width: int, hidden: int) -> nn.Module:
         width = geometry.heads * head_width
-        mixers: list[Mixer | CachedAttention] = [mixer(width, heads, width // heads) for _ in range(layers)]
+        mixers: list[Mixer | Attending] = [mixer(width, heads, width // heads) for _ in range(layers)]
         if attend:
-            mixers[layers // 2] = CachedAttention(
+            attention = Attention(
                 width, geometry.heads, head_width, shape.header, geometry.positions, geometry.attention
             )
+            mixers[layers // 2] = Attending(attention)
         return Linear(shape, width, mixers, hidden)
 
     def count(*size: int) -> int:

@@ -5,9 +5,10 @@
     x = x + ffn(norm(x))
     logits = head(norm(x))
 
-Pre-norm, biases everywhere, an untied head. Positions: learned or sinusoidal vectors, rotated queries and keys (rope),
-distance slopes with an exempt header (alibi), or none. An ablation is a constructor argument, trained from scratch;
-what it saves goes into the feed-forward width, so that every variant stands within its row's parameter budget.
+Pre-norm, biases everywhere, an untied head; read whole, or step by step with a cache of keys and values. Positions:
+learned or sinusoidal vectors, rotated queries and keys (rope), distance slopes with an exempt header (alibi), or none.
+An ablation is a constructor argument, trained from scratch; what it saves goes into the feed-forward width, so that
+every variant stands within its row's parameter budget.
 
 transformer-looped is one block applied as often as the reference has layers (Dehghani et al. 2018, arXiv:1807.03819):
 the depth of the computation without its parameters, which go into width.
@@ -16,8 +17,8 @@ the depth of the computation without its parameters, which go into width.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,26 +55,21 @@ class Attention(nn.Module):
         z_BTHd = self.z(attention(self.qkv(qkv_BT3Hd), self.slopes, self.header, self.gate, self.backend))
         return self.out(z_BTHd.flatten(2))
 
+    def start(self, batch: int, length: int) -> Tensor:
+        """Room for the keys and values of `length` positions."""
+        return self.project.weight.new_empty(batch, length, 2, self.heads, self.head_width)
 
-class CachedAttention(Attention):
-    """Attention one position at a time; its state is how many it has read, with their keys and values."""
-
-    def start(self, batch: int, length: int) -> list[Any]:
-        return [0, self.project.weight.new_zeros(batch, length, 2, self.heads, self.head_width)]
-
-    def step(self, x_BD: Tensor, state: list[Any]) -> Tensor:
-        seen, cache_BT2Hd = state
-        q, k, v = self.project(x_BD).view(-1, 1, 3, self.heads, self.head_width).unbind(2)
+    def step(self, x_BD: Tensor, cache_BT2Hd: Tensor, position: int) -> Tensor:
+        qkv_B13Hd = self.project(x_BD).view(len(x_BD), 1, 3, self.heads, self.head_width)
         if self.rotate:
-            q, k = _rotate(q, seen), _rotate(k, seen)
-        qkv_B3Hd = self.qkv(torch.stack([q, k, v], dim=2))[:, 0]
-        cache_BT2Hd[:, seen] = qkv_B3Hd[:, 1:]
-        state[0] = seen + 1
-        z_BHd = attention_step(qkv_B3Hd[:, 0], cache_BT2Hd, seen + 1, self.slopes, self.header, backend=self.backend)
-        return self.out(self.z(z_BHd).flatten(1))
-
-    def state_bytes(self, length: int) -> int:
-        return 2 * length * self.heads * self.head_width * 4
+            q, k, v = qkv_B13Hd.unbind(2)
+            qkv_B13Hd = torch.stack([_rotate(q, position), _rotate(k, position), v], dim=2)
+        qkv_B3Hd = self.qkv(qkv_B13Hd)[:, 0]  # to a tap, a step is a sequence of one
+        cache_BT2Hd[:, position] = qkv_B3Hd[:, 1:]
+        z_BHd = attention_step(
+            qkv_B3Hd[:, 0], cache_BT2Hd, position + 1, self.slopes, self.header, self.gate, self.backend
+        )
+        return self.out(self.z(z_BHd[:, None])[:, 0].flatten(1))
 
 
 class UniformAttention(nn.Module):
@@ -91,6 +87,14 @@ class UniformAttention(nn.Module):
         count_T = torch.arange(1, x_BTD.shape[1] + 1, device=x_BTD.device)
         return self.out(self.z(v_BTHd.cumsum(1) / count_T[:, None, None]).flatten(2))
 
+    def start(self, batch: int, length: int) -> Tensor:
+        """The sum of the values so far: a mean needs no more."""
+        return self.value.weight.new_zeros(batch, 1, self.heads, self.value.out_features // self.heads)
+
+    def step(self, x_BD: Tensor, sum_B1Hd: Tensor, position: int) -> Tensor:
+        sum_B1Hd += self.v(self.value(x_BD).view_as(sum_B1Hd))
+        return self.out(self.z(sum_B1Hd / (position + 1))[:, 0].flatten(1))
+
 
 class FeedForward(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
@@ -104,11 +108,11 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, attn: nn.Module | None, ffn: nn.Module | None) -> None:
+    def __init__(self, width: int, attn: Attention | UniformAttention | None, ffn: FeedForward | None) -> None:
         super().__init__()
         self.attn, self.ffn = attn, ffn
-        self.norm1 = nn.LayerNorm(width) if attn is not None else None
-        self.norm2 = nn.LayerNorm(width) if ffn is not None else None
+        self.norm1 = _norm(width) if attn is not None else None
+        self.norm2 = _norm(width) if ffn is not None else None
         self.resid = Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -117,6 +121,26 @@ class Block(nn.Module):
         if self.ffn is not None and self.norm2 is not None:
             x_BTD = x_BTD + self.ffn(self.norm2(x_BTD))
         return self.resid(x_BTD)
+
+    def step(self, x_BD: Tensor, memory: Tensor | None, position: int) -> Tensor:
+        if self.attn is not None and self.norm1 is not None and memory is not None:
+            x_BD = x_BD + self.attn.step(self.norm1(x_BD), memory, position)
+        if self.ffn is not None and self.norm2 is not None:
+            x_BD = x_BD + self.ffn(self.norm2(x_BD))
+        return self.resid(x_BD[:, None])[:, 0]
+
+
+def _norm(width: int) -> nn.Module:
+    """LayerNorm; of two numbers it would keep nothing but which is larger, so there it is left out."""
+    return nn.LayerNorm(width) if width > 2 else nn.Identity()
+
+
+@dataclass
+class State:
+    """What is carried from one position to the next."""
+
+    position: int
+    memory: list[Tensor | None]  # one a block: keys and values, or a running sum
 
 
 class Transformer(nn.Module):
@@ -133,14 +157,16 @@ class Transformer(nn.Module):
         backend: str = "sdpa",
         uniform: bool = False,
         attention_off: int = 0,
+        loops: int = 1,
     ) -> None:
         super().__init__()
+        self.loops = loops
         self.max_length = shape.length(shape.horizon) if positions == "learned" else None
         self.embed = Embed(shape, width)
         self.place = _Places(positions, shape.length(shape.horizon), width)
         self.blocks = nn.ModuleList()
         for layer in range(layers):
-            attn: nn.Module | None = None
+            attn: Attention | UniformAttention | None = None
             if layer < layers - attention_off:
                 attn = (
                     UniformAttention(width, heads, head_width)
@@ -148,55 +174,41 @@ class Transformer(nn.Module):
                     else Attention(width, heads, head_width, shape.header, positions, backend)
                 )
             self.blocks.append(Block(width, attn, FeedForward(width, hidden) if hidden else None))
-        self.norm = nn.LayerNorm(width)
+        self.norm = _norm(width)
         self.head = nn.Linear(width, shape.classes)
 
     def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
         x_BTD = self.place(self.embed(tokens_BT, features_BTF))
-        for block in self.blocks:
+        for block in self._passes():
             x_BTD = block(x_BTD)
         return self.head(self.norm(x_BTD))
+
+    def _passes(self) -> list[Block]:
+        """The blocks in the order in which they are applied; in a loop each pass has keys and values of its own."""
+        return [block for block in self.blocks if isinstance(block, Block)] * self.loops
+
+    def start(self, batch: int, length: int) -> State:
+        if self.max_length is not None and length > self.max_length:
+            raise ValueError(f"{length} positions asked for, this model reads at most {self.max_length}")
+        attns = [block.attn for block in self._passes()]
+        return State(0, [attn.start(batch, length) if attn is not None else None for attn in attns])
+
+    def step(self, tokens_B: Tensor, features_BF: Tensor, state: State) -> Tensor:
+        x_BD = self.place(self.embed(tokens_B[:, None], features_BF[:, None]), state.position)[:, 0]
+        for block, memory in zip(self._passes(), state.memory, strict=True):
+            x_BD = block.step(x_BD, memory, state.position)
+        state.position += 1
+        return self.head(self.norm(x_BD))
 
     def state_bytes(self, length: int) -> int:
         """Keys and values of every layer; a causal mean needs only its running sum."""
         state = 0
-        for block in self.blocks:
+        for block in self._passes():
             if isinstance(block.attn, Attention):
                 state += 2 * length * block.attn.heads * block.attn.head_width * 4
             elif isinstance(block.attn, UniformAttention):
                 state += block.attn.value.out_features * 4
         return state
-
-
-class Looped(Transformer):
-    """One block, applied `loops` times: each pass has keys and values of its own."""
-
-    def __init__(self, shape: Shape, *, loops: int, **sizes: Any) -> None:
-        super().__init__(shape, **sizes)
-        self.loops = loops
-        for block in self.blocks:
-            block.attn = CachedAttention(
-                sizes["width"], sizes["heads"], sizes["head_width"], shape.header, sizes["positions"], sizes["backend"]
-            )
-
-    def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
-        x_BTD = self.place(self.embed(tokens_BT, features_BTF))
-        for block in [*self.blocks] * self.loops:
-            x_BTD = block(x_BTD)
-        return self.head(self.norm(x_BTD))
-
-    def state_bytes(self, length: int) -> int:
-        return self.loops * super().state_bytes(length)
-
-    def start(self, batch: int, length: int) -> list[list[Any]]:
-        return [block.attn.start(batch, length) for block in [*self.blocks] * self.loops]
-
-    def step(self, tokens_B: Tensor, features_BF: Tensor, state: list[list[Any]]) -> Tensor:
-        x_BD = self.place(self.embed(tokens_B, features_BF)[:, None], first=state[0][0])[:, 0]
-        for block, of_block in zip([*self.blocks] * self.loops, state, strict=True):
-            x_BD = x_BD + block.attn.step(block.norm1(x_BD), of_block)
-            x_BD = block.resid(x_BD + block.ffn(block.norm2(x_BD)))
-        return self.head(self.norm(x_BD))
 
 
 class _Places(nn.Module):
@@ -212,12 +224,12 @@ class _Places(nn.Module):
         if self.learned is not None:
             return x_BTD + self.learned[first : first + T]
         if self.sinusoidal:
-            angles = _angles(T, -(-D // 2), x_BTD.device, first)
+            angles = _angles(first, T, -(-D // 2), x_BTD.device)
             return x_BTD + torch.cat([angles.sin(), angles.cos()], dim=1)[:, :D].to(x_BTD.dtype)
         return x_BTD
 
 
-def _angles(length: int, pairs: int, device: torch.device, first: int = 0) -> Tensor:
+def _angles(first: int, length: int, pairs: int, device: torch.device) -> Tensor:
     frequency = 10_000.0 ** (-torch.arange(pairs, device=device) / pairs)
     return torch.arange(first, first + length, device=device)[:, None] * frequency
 
@@ -225,7 +237,7 @@ def _angles(length: int, pairs: int, device: torch.device, first: int = 0) -> Te
 def _rotate(x_BTHd: Tensor, first: int = 0) -> Tensor:
     """Rotary positions (Su et al. 2021): turn each pair of coordinates by an angle that grows with the position."""
     half = x_BTHd.shape[-1] // 2
-    angles_T1d = _angles(x_BTHd.shape[1], half, x_BTHd.device, first)[:, None, :]
+    angles_T1d = _angles(first, x_BTHd.shape[1], half, x_BTHd.device)[:, None, :]
     cos, sin = angles_T1d.cos().to(x_BTHd.dtype), angles_T1d.sin().to(x_BTHd.dtype)
     a, b = x_BTHd[..., :half], x_BTHd[..., half:]
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
@@ -265,11 +277,11 @@ def build(
         raise BadInput(f"attention off in the top {attention_off} layers needs more than {layers} layers")
 
     def make(head_width: int, width: int, hidden: int) -> nn.Module:
-        kind = partial(Looped, loops=geometry.layers) if looped else Transformer
-        return kind(
+        return Transformer(
             shape, layers=layers, heads=heads, head_width=head_width, width=width, hidden=hidden,
             positions=geometry.positions if positions is None else positions,
             backend=geometry.attention, uniform=uniform, attention_off=attention_off,
+            loops=geometry.layers if looped else 1,
         )  # fmt: skip
 
     def count(*size: int) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations, product
 
 import numpy as np
 import torch
+from scipy.integrate import quad
 from scipy.stats import norm
 from torch import Tensor
 
 from tasks.base import Batch
+from tasks.bernoulli import BOS, Bernoulli
 from tasks.bijection import Bijection
 from tasks.hmm import HMM
 from tasks.recall import Recall
@@ -107,4 +110,21 @@ def sum_over_weights(task: Regression, batch: Batch) -> Tensor:
             answer[b, k] = torch.from_numpy(masses @ weight / weight.sum())
             if k < len(y):
                 weight = weight * norm.pdf(y[k], grid * x[k], task.noise)
+    return answer
+
+
+def integrate_coins(task: Bernoulli, batch: Batch) -> Tensor:
+    """The mean of p under prior times likelihood, by adaptive quadrature over every p there is."""
+    answer = torch.zeros(*batch.targets.shape, 2, dtype=torch.float64)
+    for b, tokens in enumerate(batch.tokens.tolist()):
+        for t in range(len(tokens)):
+            bits = [token for token in tokens[: t + 1] if token != BOS]
+
+            def weight(p: float, bits: list[int] = bits) -> float:
+                likelihood = math.prod(p if bit else 1 - p for bit in bits)
+                return p ** (task.a - 1) * (1 - p) ** (task.b - 1) * likelihood
+
+            total = quad(weight, 0, 1, epsabs=0, epsrel=1e-11)[0]
+            answer[b, t, 1] = quad(lambda p, w=weight: p * w(p), 0, 1, epsabs=0, epsrel=1e-11)[0] / total
+    answer[..., 0] = 1 - answer[..., 1]
     return answer

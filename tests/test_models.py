@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from bench.config import compose
 from bench.registry import BadInput
 from bench.seeds import generator
 from bench.train import loss_nats
@@ -131,6 +132,48 @@ def test_attention_backends_agree_with_a_loop(length, header, with_slopes):
         torch.testing.assert_close(step, expected[:, t] * gate[:, None])
 
 
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope", "alibi", "none"])
+@pytest.mark.parametrize("task_name", ["hmm", "bernoulli"])
+@pytest.mark.parametrize("arch", [a for a in ARCHS.names() if a.startswith("transformer")])
+def test_step_by_step_is_the_forward(arch, task_name, positions):
+    task = TASKS[task_name]()
+    model = make(arch, task, Geometry(3, 2, 32, 64, positions)).eval().double()
+    batch = task.sample(3, 15, generator("cpu", 0, "t"))
+    length = batch.tokens.shape[1]
+    with torch.no_grad():
+        whole = model(batch.tokens, batch.features)
+        state = model.start(3, length)
+        steps = [model.step(batch.tokens[:, t], batch.features[:, t], state) for t in range(length)]
+    torch.testing.assert_close(torch.stack(steps, dim=1), whole)
+
+
+def test_an_edit_reaches_the_steps_too():
+    task = TASKS["bernoulli"]()
+    batch = task.sample(3, 9, generator("cpu", 0, "t"))
+    for arch in ("transformer", "transformer-uniform-attn"):
+        model = make(arch, task).eval().double()
+        with torch.no_grad(), edit(model, {"blocks.*.attn.z": torch.zeros_like, "blocks.1.resid": lambda x: 2 * x}):
+            whole = model(batch.tokens, batch.features)
+            state = model.start(3, 9)
+            steps = [model.step(batch.tokens[:, t], batch.features[:, t], state) for t in range(9)]
+        torch.testing.assert_close(torch.stack(steps, dim=1), whole)
+
+
+def test_learned_positions_refuse_steps_beyond_their_length():
+    model = make("transformer", TASKS["bernoulli"](horizon=15), Geometry(1, 1, 8, 8, "learned"))
+    with pytest.raises(ValueError, match="16 positions asked for, this model reads at most 15"):
+        model.start(1, 16)
+
+
+def test_a_width_of_two_goes_without_norms():
+    """LayerNorm of two numbers is a sign: with it, nothing else could pass from layer to layer."""
+    x = torch.randn(50, 2, dtype=torch.float64)
+    assert (torch.nn.functional.layer_norm(x, (2,), eps=0.0).abs() - 1).abs().max() < 1e-9
+    model = reference(TASKS["bernoulli"]().shape, Geometry(1, 2, 2, 16, "none"))
+    assert not any(isinstance(m, torch.nn.LayerNorm) for m in model.modules())
+    assert count_parameters(model) == 4 + 18 + 6 + 48 + 34 + 6
+
+
 def test_uniform_attention_is_the_causal_mean():
     task = TASKS["bijection"]()
     model = make("transformer-uniform-attn", task)
@@ -144,6 +187,10 @@ def test_uniform_attention_is_the_causal_mean():
 def test_the_paper_shapes_have_the_counts_we_state():
     assert count_built(lambda: reference(TASKS["bijection"]().shape, PAPER["bijection"])) == 2_681_108
     assert count_built(lambda: reference(TASKS["hmm"]().shape, PAPER["hmm"])) == 7_116_037
+
+
+def test_the_coin_report_has_the_published_count():
+    assert compose("bernoulli-report", "transformer", "bernoulli", 0, "cpu", {}).budget() == 1_794
 
 
 def test_published_mlp_depths_at_paper_size():

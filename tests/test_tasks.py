@@ -13,6 +13,7 @@ from bench.registry import BadInput
 from bench.score import entropy_bits, make_exam, score
 from bench.seeds import generator
 from tasks.base import TASKS
+from tasks.bernoulli import BOS, Bernoulli
 from tasks.bijection import Bijection, BijectionRevisit
 from tasks.hmm import HMM, RELAXATIONS, StickyHMM
 from tasks.recall import Recall
@@ -23,6 +24,7 @@ from tests.oracles import (
     enumerate_paths,
     enumerate_tables,
     enumerate_window,
+    integrate_coins,
     sum_over_weights,
 )
 
@@ -138,6 +140,33 @@ def test_regression_posterior_matches_a_sum_over_weights():
     torch.testing.assert_close(task.posterior(batch), sum_over_weights(task, batch), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("bos", [False, True])
+@pytest.mark.parametrize(("a", "b", "horizon"), [(1.0, 1.0, 1), (1.0, 1.0, 15), (2.0, 5.0, 9), (1.5, 1.0, 6)])
+def test_bernoulli_posterior_matches_integration(a, b, bos, horizon):
+    task = Bernoulli(a, b, bos, horizon)
+    batch = draw(task, 4)
+    expected = integrate_coins(task, batch)
+    torch.testing.assert_close(task.posterior(batch), expected, rtol=0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.5, 0.5), (2.0, 8.0)])
+def test_bernoulli_biases_have_the_moments_of_their_prior(a, b):
+    p = Bernoulli(a, b).draw_p(40_000, generator("cpu", 0, "test"))
+    mean, variance = a / (a + b), a * b / ((a + b) ** 2 * (a + b + 1))
+    assert abs(p.mean() - mean) < 4 * (variance / 40_000) ** 0.5
+    assert p.var().item() == pytest.approx(variance, rel=0.05)
+
+
+def test_bernoulli_targets_are_the_bits_that_come_next():
+    plain, marked = Bernoulli(horizon=9), Bernoulli(bos=True, horizon=9)
+    batch = draw(plain, 5)
+    assert torch.equal(batch.targets[:, :-1], batch.tokens[:, 1:])
+    batch = draw(marked, 5)
+    assert (batch.tokens[:, 0] == BOS).all()
+    assert torch.equal(batch.targets[:, :-1], batch.tokens[:, 1:])
+    assert marked.posterior(batch)[:, 0].tolist() == [[0.5, 0.5]] * 5  # nothing seen: the prior's mean
+
+
 def test_bijection_entropy_is_the_papers_formula():
     task = Bijection()
     h = entropy_bits(task.posterior(draw(task, 32)))
@@ -213,6 +242,9 @@ class TestEveryTask:
         (lambda: Bijection(size=1), "size must be at least 2"),
         (lambda: Bijection(size=5, horizon=6), "at most 5 steps, not 6"),
         (lambda: Bijection(5, 5).sample(1, 6, generator("cpu", 0)), "at most 5 steps, not 6"),
+        (lambda: Bernoulli(a=0.0), "a must be a number from 0.05 up, not 0.0"),
+        (lambda: Bernoulli(b=math.nan), "b must be a number from 0.05 up, not nan"),
+        (lambda: Bernoulli().sample(1, 0, generator("cpu", 0)), "horizon must be at least 1, not 0"),
         (lambda: HMM(states=1), "states must be at least 2"),
         (lambda: HMM(symbols=0), "symbols must be at least 2"),
         (lambda: StickyHMM(relaxation=0.0), "relaxation must be positive"),

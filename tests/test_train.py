@@ -110,6 +110,16 @@ def test_the_same_seed_gives_the_same_record_twice(smoke):
         assert [p["loss"] for p in a.loss_curve] == [p["loss"] for p in b.loss_curve]
 
 
+def test_the_curve_has_every_loss_and_a_look_at_least_every_hundred_steps(smoke):
+    config = smoke(task="bernoulli", steps=2150, batch=1, horizon=2, layers=1, width=4, heads=1, ffn=4, sequences=8)
+    curve, _ = fit(make_model(config), config.make_task(), config, lambda _: None)
+    assert [point["step"] for point in curve] == [*range(100, 2101, 100), 2150]
+    assert [len(point["losses"]) for point in curve] == [100] * 21 + [50]
+    for point in curve:
+        assert sum(point["losses"]) / len(point["losses"]) == pytest.approx(point["loss"], rel=1e-4)
+        assert 0 < point["eval_loss"] < 2
+
+
 def test_another_seed_gives_other_numbers(smoke):
     (a, _), (b, _) = (run_one(smoke(seed=seed)) for seed in (0, 1))
     assert a.metrics != b.metrics

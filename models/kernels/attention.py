@@ -64,7 +64,7 @@ def attention_step(
 
         return attention_triton.decode(q, cache, length, slopes, gate, header)
     k, v = (x.transpose(1, 2) for x in cache[:, :length].unbind(2))
-    bias = None if slopes is None else _bias(slopes, length, header)[None, :, -1:]
+    bias = None if slopes is None else _bias_row(slopes, length, header)[None, :, None]
     out = scaled_dot_product_attention(q[:, :, None], k, v, attn_mask=bias)[:, :, 0]
     return out if gate is None else out * gate[:, None].to(out.dtype)
 
@@ -84,3 +84,10 @@ def _bias(slopes: Tensor, length: int, header: int) -> Tensor:
     """What is added to the scores, [H, T, T]: minus infinity for the future."""
     distance, future = _distances(length, header, slopes.device, slopes.dtype)
     return torch.where(future, -math.inf, -slopes[:, None, None] * distance)
+
+
+def _bias_row(slopes: Tensor, length: int, header: int) -> Tensor:
+    """Its last row alone, [H, T]: a step sees no future, and should not pay for the rows before it."""
+    distance = torch.arange(length - 1, -1, -1, device=slopes.device, dtype=slopes.dtype)
+    distance[: length if length <= header else header] = 0
+    return -slopes[:, None] * distance

@@ -1,0 +1,95 @@
+"""What a report is made of: a section asks one question of a run and answers it in text, tables and figures.
+
+    @section("Does the order of the bits matter?", tasks=("bernoulli",))
+    def permutation(run: Run) -> Section: ...
+
+A section is asked only where it applies: of the tasks it names (all, if it names none) and of models that have the taps
+it needs. What a model cannot do it refuses with `NotAvailable`, which the page shows as n/a with the reason; any other
+error is a failed section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import filter as matching
+from typing import Any, NamedTuple
+
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from bench.config import RunConfig
+from bench.records import RunRecord
+from bench.seeds import generator
+from models.taps import tap_names
+from tasks.base import Task
+
+MODEL, EXACT, OTHER, GREY = "#2a6fbb", "#c0392b", "#e08e0b", "#888888"  # one colour one meaning, in every figure
+
+
+class NotAvailable(Exception):
+    """The question makes sense, this model cannot be asked; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run with its weights, in evaluation mode on the CPU."""
+
+    record: RunRecord
+    config: RunConfig
+    task: Task
+    model: nn.Module
+    progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None
+
+    def rng(self, *names: str | int) -> torch.Generator:
+        """A report's own stream of random numbers, the same for every architecture with this seed."""
+        return generator("cpu", self.config.seed, "report", *names)
+
+    def require_length(self, length: int) -> None:
+        reach: int | None = getattr(self.model, "max_length", None)
+        if reach is not None and length > reach:
+            raise NotAvailable(f"the model reads at most {reach} positions, and this takes {length}")
+
+
+class Table(NamedTuple):
+    name: str  # of its CSV file
+    header: list[str]
+    rows: list[list[Any]]  # text, numbers, or None where there is nothing to say
+
+
+class Picture(NamedTuple):
+    name: str  # of its PNG and SVG files
+    figure: Figure
+    caption: str
+
+
+@dataclass
+class Section:
+    text: str
+    tables: list[Table] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+
+
+class Question(NamedTuple):
+    title: str
+    ask: Callable[[Run], Section]
+    tasks: tuple[str, ...]
+    taps: str | None
+
+    def applies(self, run: Run) -> bool:
+        has_taps = self.taps is None or bool(matching(tap_names(run.model), self.taps))
+        return has_taps and (not self.tasks or run.config.task in self.tasks)
+
+
+def section(
+    title: str, tasks: tuple[str, ...] = (), taps: str | None = None
+) -> Callable[[Callable[[Run], Section]], Question]:
+    return lambda ask: Question(title, ask, tasks, taps)
+
+
+def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **how: Any) -> tuple[Figure, Any]:
+    """A figure without global state, and its axes, an array if there are several."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, **how)
+    return figure, axes
