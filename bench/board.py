@@ -7,6 +7,7 @@ entropy MAE at the training horizon; reference predictors stand in the same orde
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence, Set
 from math import isinf
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ All errors are in bits, against the exact posterior; lower is better.
   nothing.
 - ±: 95 % interval over seeds (Student's t); with one seed there is none.
 - n/a: the task has no such length, or the architecture cannot read it.
+- (self-reported): sent in by others, and not verified yet.
 - A `+` after a commit: the code had uncommitted changes.
 
 What counts, and why, is in [RULES.md](RULES.md)."""
@@ -57,19 +59,20 @@ def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
     return dict(sorted(groups.items()))
 
 
-def render(records: list[RunRecord]) -> str:
-    """The whole leaderboard, in Markdown."""
+def render(records: list[RunRecord], reported: Sequence[RunRecord] = ()) -> str:
+    """The whole leaderboard, in Markdown; what others report of themselves is ranked, and marked."""
     parts = [TITLE, GENERATED]
-    for name, members in group(records).items():
-        parts.append(f"## {name}")
+    marked = frozenset(record.id for record in reported)
+    for name, members in group([*records, *reported]).items():
+        parts.append(f"## {plain(name)}")
         good = [record for record in members if record.status == "ok"]
         if good:
-            header, rows = table(good)
+            header, rows = table(good, marked)
             align = ["left" if name in ("architecture", "device", "commit") else "right" for name in header]
             parts.append(tabulate(rows, headers=header, tablefmt="pipe", colalign=align, disable_numparse=True))
             parts.append(_facts(good))
         parts += [f"**failed**: {failure}" for failure in failures(members)]
-    parts.append(LEGEND if records else "No records yet: `bench run` makes some.")
+    parts.append(LEGEND if records or reported else "No records yet: `bench run` makes some.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,12 +84,13 @@ def failures(records: list[RunRecord]) -> list[str]:
     ]
 
 
-def table(records: list[RunRecord]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[list[str], list[list[str]]]:
     """One ranking as header and rows. An architecture with several settings gets a row for each."""
+    own = [record for record in records if record.id not in marked] or records  # whose references are shown
     trained = str(records[0].config["horizon"])
     horizons = sorted({k for r in records for k in r.references if r.references[k]}, key=int)
     longer = [k for k in horizons if int(k) > int(trained)]
-    references = records[0].references[trained]
+    references = own[0].references[trained]
     memories = any(name.startswith("window") for name in references)
     header = ["#", "architecture", f"MAE K={trained}", "KL", "curve"]
     header += [name for k in longer for name in (f"MAE K={k}", f"K={k} new")]
@@ -94,15 +98,16 @@ def table(records: list[RunRecord]) -> tuple[list[str], list[list[str]]]:
     header += COSTS
 
     rows: list[tuple[float, bool, list[str]]] = []
-    for same in _same_settings(records):
+    for same in _same_settings(records, marked):
         error = mean(record.metrics[trained]["all"]["entropy_mae"] for record in same)
         cells = _errors([record.metrics for record in same], trained, longer)
         cells += [effective_memory(error, same[0].references[trained]) or ""] if memories else []
-        rows.append((error, True, [_name(same[0], records), *cells, *_costs(same)]))
+        mark = " (self-reported)" * (same[0].id in marked)
+        rows.append((error, True, [_name(same[0], records) + mark, *cells, *_costs(same)]))
     for name in references:
-        trees = [{k: at_k and at_k[name] for k, at_k in record.references.items()} for record in records]
+        trees = [{k: at_k and at_k[name] for k, at_k in record.references.items()} for record in own]
         error = mean(tree[trained]["all"]["entropy_mae"] for tree in trees)
-        cells = [f"*{name}*", *_errors(trees, trained, longer, interval=False)]
+        cells = [f"*{plain(name)}*", *_errors(trees, trained, longer, interval=False)]
         rows.append((error, False, cells + [""] * (len(header) - 1 - len(cells))))
 
     ranked, rank = [], 0
@@ -171,10 +176,12 @@ def _facts(records: list[RunRecord]) -> str:
     )
 
 
-def _same_settings(records: list[RunRecord]) -> list[list[RunRecord]]:
-    rows: dict[str, list[RunRecord]] = defaultdict(list)
+def _same_settings(records: list[RunRecord], marked: Set[str]) -> list[list[RunRecord]]:
+    """Seeds of one row; what is self-reported never enters the mean of what is not."""
+    rows: dict[tuple[bool, str], list[RunRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda r: r.config["seed"]):
-        rows[str(sorted((k, str(v)) for k, v in record.config.items() if k != "seed"))].append(record)
+        settings = str(sorted((k, str(v)) for k, v in record.config.items() if k != "seed"))
+        rows[record.id in marked, settings].append(record)
     return list(rows.values())
 
 
@@ -186,11 +193,11 @@ def _name(record: RunRecord, records: list[RunRecord]) -> str:
 
 
 def plain(text: object) -> str:
-    """Text from a record, as text: it can neither break a table nor carry markup."""
-    safe = " ".join(str(text).split())[:200]
-    for mark in "\\`*{}[]<>#|!~&":
+    """Text from a record, as text: it can neither break a table nor carry markup, a link or an invisible sign."""
+    safe = "".join(sign for sign in " ".join(str(text).split())[:200] if sign.isprintable())
+    for mark in "\\`*_{}[]<>#|!~&@":
         safe = safe.replace(mark, "\\" + mark)
-    return safe
+    return safe.replace("://", "\\://").replace("www.", "www\\.")
 
 
 def render_terminal(records: list[RunRecord]) -> str:
@@ -204,7 +211,7 @@ def render_terminal(records: list[RunRecord]) -> str:
             last = [column for column in header if column.endswith("new")][-1:]
             wanted = ["#", "architecture", header[2], "KL", *last, "memory", "parameters", "seconds"]
             keep = [header.index(column) for column in wanted if column in header]
-            shown = [[row[i].replace("*", "") for i in keep] for row in rows]
+            shown = [[row[i].replace("*", "").replace("\\", "") for i in keep] for row in rows]
             align = ["left" if header[i] == "architecture" else "right" for i in keep]
             head = [header[i] for i in keep]
             parts.append(tabulate(shown, headers=head, tablefmt="simple", colalign=align, disable_numparse=True))
