@@ -19,6 +19,8 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/hadolint Dockerfile
+	$(VENV)/bin/zizmor --quiet --offline .github/workflows
+	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 image-test:  ## build the image and run it, by buildah and as root; without them it fails, with the reason
 	tests/image.sh
