@@ -166,7 +166,7 @@ def _facts(records: list[RunRecord]) -> str:
         return " and ".join(sorted(values))
 
     machines = said({f"{plain(r.platform['name'])} with torch {plain(r.platform['torch'])}" for r in records})
-    gpu = "" if records[0].config["device"] == "cuda" else " GPU time, memory and energy: not measured."
+    gpu = _gpu(records) if records[0].config["device"] == "cuda" else " GPU time, memory and energy: not measured."
     budgets = said({f"{r.budget:,}" for r in records})
     sequences = said({f"{r.config['sequences']:,}" for r in records})
     threads = said({str(r.platform["threads"]) for r in records})
@@ -174,6 +174,16 @@ def _facts(records: list[RunRecord]) -> str:
         f"Parameter budget {budgets}; {sequences} evaluation sequences at each horizon; {machines}, "
         f"{threads} thread(s) a run.{gpu}"
     )
+
+
+def _gpu(records: list[RunRecord]) -> str:
+    """Energy and utilisation where every run measured them; part of a table would be the mean of a choice."""
+    joules = [record.energy_joules for record in records if record.energy_joules is not None]
+    shares = [(record.platform.get("gpu") or {}).get("flops_utilisation") for record in records]
+    known = [share for share in shares if share is not None]
+    energy = f"{mean(joules):,.0f} J a run" if len(joules) == len(records) else "not measured"
+    reached = f"{mean(known):.1%} of the peak" if len(known) == len(records) else "not measured"
+    return f" Energy: {energy}. Training arithmetic: {reached}."
 
 
 def _same_settings(records: list[RunRecord], marked: Set[str]) -> list[list[RunRecord]]:

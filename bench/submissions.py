@@ -135,6 +135,10 @@ def _check_costs(record: RunRecord) -> None:
     for key in ("name", "torch"):
         _require(isinstance(record.platform.get(key), str), f"platform.{key} is not text")
     _require(type(record.platform.get("threads")) is int, "platform.threads is not a whole number")
+    gpu = record.platform.get("gpu") or {}
+    _require(isinstance(gpu, dict), "platform.gpu is not a table")
+    share = gpu.get("flops_utilisation")
+    _require(share is None or (_is_number(share) and 0 <= share <= 1), "platform.gpu.flops_utilisation is no share")
 
 
 def _check_scores(record: RunRecord, config: RunConfig) -> None:

@@ -1,4 +1,4 @@
-"""Publishing as CI does it: a commit for what changed, none for what did not; and the workflows as GitHub reads them."""
+"""Publishing as CI does it: a commit for what changed, none for what did not; the workflows as GitHub reads them."""
 
 import json
 import os
