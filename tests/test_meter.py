@@ -264,6 +264,16 @@ def test_phases_add_up_and_none_is_counted_twice():
     assert clock.seconds["setup"] + clock.seconds["train"] <= outside
 
 
+def test_the_device_is_waited_for_at_phase_borders_and_never_between_steps(smoke, monkeypatch):
+    waits = []
+    for steps in (2, 6):
+        calls = []
+        monkeypatch.setattr("bench.meter.synchronize", calls.append)
+        run_one(smoke("mlp-pointwise", steps=steps))
+        waits.append(len(calls))
+    assert waits[0] == waits[1] > 0
+
+
 PROBE = """
 import os
 import time
