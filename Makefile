@@ -6,7 +6,7 @@ PRESET ?= quick
 OUT ?= results
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint clean
+.PHONY: run test lint image-test clean
 
 run: $(VENV)/installed  ## the quick suite on this machine, then its table
 	$(VENV)/bin/bench run --preset $(PRESET) --out $(OUT)
@@ -18,6 +18,12 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/hadolint Dockerfile
+	$(VENV)/bin/zizmor --quiet --offline .github/workflows
+	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
+image-test:  ## build the image and run it, by buildah and as root; without them it fails, with the reason
+	tests/image.sh
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "Installing into $(VENV): a minute or two, some gigabytes where torch brings CUDA."

@@ -9,6 +9,7 @@ primitive of inference that they ask for.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence, Set
 from math import isinf
 from statistics import mean
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ All errors are in bits, against the exact posterior; lower is better.
 - **FLOPs**: forward and backward passes of the whole training, by torch's counter.
 - **tuning**: learning rates tried for this row, on a seed of its own; *untuned* rows use the preset's.
 - n/a: the task has no such length, or the architecture cannot read it.
+- (self-reported): sent in by others, and not verified yet.
 - A `+` after a commit: the code had uncommitted changes.
 
 What counts, and why, is in [RULES.md](RULES.md)."""
@@ -82,18 +84,24 @@ def _usual_horizon(config: dict[str, Any]) -> int | None:
     return None if preset is None else preset.values_for(config["task"])["horizon"]
 
 
-def render(records: list[RunRecord]) -> str:
-    """The whole leaderboard, in Markdown."""
+def render(records: list[RunRecord], reported: Sequence[RunRecord] = ()) -> str:
+    """The whole leaderboard, in Markdown; what others report of themselves is ranked, and marked."""
     parts = [TITLE, GENERATED]
-    for name, members in group(records).items():
-        parts.append(f"## {name}")
+    marked = frozenset(record.id for record in reported)
+    for name, members in group([*records, *reported]).items():
+        parts.append(f"## {plain(name)}")
         good = [record for record in members if record.status == "ok"]
         if good:
-            parts += [_markdown(*table(good)), "Cost and fairness:", _markdown(*fairness(good)), _facts(good)]
+            parts += [
+                _markdown(*table(good, marked)),
+                "Cost and fairness:",
+                _markdown(*fairness(good, marked)),
+                _facts(good),
+            ]
         parts += [f"**failed**: {failure}" for failure in failures(members)]
     for track, rows in primitives(records).items():
         parts += [f"## Primitives: {track}", PRIMITIVES_LEGEND, _markdown(["architecture", *PRIMITIVES], rows)]
-    parts.append(LEGEND if records else "No records yet: `bench run` makes some.")
+    parts.append(LEGEND if records or reported else "No records yet: `bench run` makes some.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -111,20 +119,21 @@ def failures(records: list[RunRecord]) -> list[str]:
     ]
 
 
-def table(records: list[RunRecord]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[list[str], list[list[str]]]:
     """One ranking as header and rows. An architecture with several settings gets a row for each."""
+    own = [record for record in records if record.id not in marked] or records  # whose references are shown
     trained = str(records[0].config["horizon"])
     horizons = sorted({k for r in records for k in r.references if r.references[k]}, key=int)
     longer = [k for k in horizons if int(k) > int(trained)]
-    references = records[0].references[trained]
+    references = own[0].references[trained]
     memories = any(name.startswith("window") for name in references)
     header = ["#", "architecture", f"MAE K={trained}", "KL", "curve"]
     header += [name for k in longer for name in (f"MAE K={k}", f"K={k} new")]
     header += ["memory"] if memories else []
     header += COSTS
-    several = any(len(same) > 1 for same in _same_settings(records))
+    several = any(len(same) > 1 for same in _same_settings(records, marked))
     header += ["p"] if several else []
-    runs = _ranked(records, trained)
+    runs = _ranked(records, trained, marked)
     ranks = shared_ranks([list(errors.values()) for errors, _ in runs])
     rows: list[tuple[float, bool, list[str]]] = []
     for place, (rank, (errors, same)) in enumerate(zip(ranks, runs, strict=True)):
@@ -135,29 +144,32 @@ def table(records: list[RunRecord]) -> tuple[list[str], list[list[str]]]:
         if several:
             p = paired_p(runs[place - 1][0], errors) if place else None
             cells.append("" if p is None else f"{p:.2g}")
-        rows.append((error, True, [str(rank), _name(same[0], records), *cells]))
+        mark = " (self-reported)" * (same[0].id in marked)
+        rows.append((error, True, [str(rank), _name(same[0], records) + mark, *cells]))
     for name in references:
-        trees = [{k: at_k and at_k[name] for k, at_k in record.references.items()} for record in records]
+        trees = [{k: at_k and at_k[name] for k, at_k in record.references.items()} for record in own]
         error = mean(tree[trained]["all"]["entropy_mae"] for tree in trees)
-        cells = ["", f"*{name}*", *_errors(trees, trained, longer, spread=False)]
+        cells = ["", f"*{plain(name)}*", *_errors(trees, trained, longer, spread=False)]
         rows.append((error, False, cells + [""] * (len(header) - len(cells))))
     return header, [row for _, _, row in sorted(rows, key=lambda row: (row[0], row[1]))]
 
 
-def _ranked(records: list[RunRecord], trained: str) -> list[tuple[dict[int, float], list[RunRecord]]]:
+def _ranked(
+    records: list[RunRecord], trained: str, marked: Set[str] = frozenset()
+) -> list[tuple[dict[int, float], list[RunRecord]]]:
     """Rows from the best on: the error of each seed, and the records."""
     rows = [
         ({r.config["seed"]: r.metrics[trained]["all"]["entropy_mae"] for r in same}, same)
-        for same in _same_settings(records)
+        for same in _same_settings(records, marked)
     ]
     return sorted(rows, key=lambda row: mean(row[0].values()))
 
 
-def fairness(records: list[RunRecord]) -> tuple[list[str], list[list[str]]]:
+def fairness(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[list[str], list[list[str]]]:
     """What each row was given, in the order of the ranking."""
     header = ["architecture", "parameters", "of budget", "state", "FLOPs", "tokens", "learning rate", "tuning"]
     rows = []
-    for _, same in _ranked(records, str(records[0].config["horizon"])):
+    for _, same in _ranked(records, str(records[0].config["horizon"]), marked):
         first = same[0]
         config = parse_config(first.config)
         tokens = config.steps * config.batch * config.make_task().shape.length(config.horizon)
@@ -252,7 +264,7 @@ def _facts(records: list[RunRecord]) -> str:
         return " and ".join(sorted(values))
 
     machines = said({f"{plain(r.platform['name'])} with torch {plain(r.platform['torch'])}" for r in records})
-    gpu = "" if records[0].config["device"] == "cuda" else " GPU time, memory and energy: not measured."
+    gpu = _gpu(records) if records[0].config["device"] == "cuda" else " GPU time, memory and energy: not measured."
     budgets = said({f"{r.budget:,}" for r in records})
     sequences = said({f"{r.config['sequences']:,}" for r in records})
     threads = said({str(r.platform["threads"]) for r in records})
@@ -262,10 +274,22 @@ def _facts(records: list[RunRecord]) -> str:
     )
 
 
-def _same_settings(records: list[RunRecord]) -> list[list[RunRecord]]:
-    rows: dict[str, list[RunRecord]] = defaultdict(list)
+def _gpu(records: list[RunRecord]) -> str:
+    """Energy and utilisation where every run measured them; part of a table would be the mean of a choice."""
+    joules = [record.energy_joules for record in records if record.energy_joules is not None]
+    shares = [(record.platform.get("gpu") or {}).get("flops_utilisation") for record in records]
+    known = [share for share in shares if share is not None]
+    energy = f"{mean(joules):,.0f} J a run" if len(joules) == len(records) else "not measured"
+    reached = f"{mean(known):.1%} of the peak" if len(known) == len(records) else "not measured"
+    return f" Energy: {energy}. Training arithmetic: {reached}."
+
+
+def _same_settings(records: list[RunRecord], marked: Set[str]) -> list[list[RunRecord]]:
+    """Seeds of one row; what is self-reported never enters the mean of what is not."""
+    rows: dict[tuple[bool, str], list[RunRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda r: r.config["seed"]):
-        rows[str(sorted((k, str(v)) for k, v in record.config.items() if k != "seed"))].append(record)
+        settings = str(sorted((k, str(v)) for k, v in record.config.items() if k != "seed"))
+        rows[record.id in marked, settings].append(record)
     return list(rows.values())
 
 
@@ -280,11 +304,11 @@ def _name(record: RunRecord, records: list[RunRecord]) -> str:
 
 
 def plain(text: object) -> str:
-    """Text from a record, as text: it can neither break a table nor carry markup."""
-    safe = " ".join(str(text).split())[:200]
-    for mark in "\\`*{}[]<>#|!~&":
+    """Text from a record, as text: it can neither break a table nor carry markup, a link or an invisible sign."""
+    safe = "".join(sign for sign in " ".join(str(text).split())[:200] if sign.isprintable())
+    for mark in "\\`*_{}[]<>#|!~&@":
         safe = safe.replace(mark, "\\" + mark)
-    return safe
+    return safe.replace("://", "\\://").replace("www.", "www\\.")
 
 
 def render_terminal(records: list[RunRecord]) -> str:
@@ -298,7 +322,7 @@ def render_terminal(records: list[RunRecord]) -> str:
             last = [column for column in header if column.endswith("new")][-1:]
             wanted = ["#", "architecture", header[2], "KL", *last, "memory", "parameters", "seconds"]
             keep = [header.index(column) for column in wanted if column in header]
-            shown = [[row[i].replace("*", "") for i in keep] for row in rows]
+            shown = [[row[i].replace("*", "").replace("\\", "") for i in keep] for row in rows]
             align = ["left" if header[i] == "architecture" else "right" for i in keep]
             head = [header[i] for i in keep]
             parts.append(tabulate(shown, headers=head, tablefmt="simple", colalign=align, disable_numparse=True))

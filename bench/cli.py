@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import itertools
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, kernels, perf, records, report
+from bench import VERSION, board, engine, kernels, perf, records, report, submissions
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
@@ -23,6 +24,8 @@ from bench.registry import BadInput, unknown
 from bench.tune import GRID, tune
 from models.base import ARCHS
 from tasks.base import TASKS
+
+RESULTS = Path(os.environ.get("TUNNEL_BENCH_RESULTS", "results"))  # the image says /results
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,26 +70,29 @@ def make_parser() -> Parser:
     run = command("run", run_command, "train and score architectures on tasks", "bench run --arch mlp --task hmm")
     run.add_argument("--arch", nargs="+", action="extend", metavar="A", help="architectures (default: the preset's)")
     run.add_argument("--task", nargs="+", action="extend", metavar="T", help="tasks (default: the preset's)")
-    run.add_argument("--preset", default="quick", metavar="P", help=f"{', '.join(PRESETS)} (default: quick)")
+    run.add_argument("--preset", default="quick", metavar="P",
+                     help=f"{', '.join(PRESETS)}, or auto: paper on a GPU, else quick (default: quick)")  # fmt: skip
     run.add_argument("--seeds", type=int, metavar="N", help="seeds 0..N-1 (default: the preset's)")
     run.add_argument("--supervision", nargs="+", metavar="S", help="posterior, sampled or both (default: the preset's)")
     run.add_argument("--device", default="auto", metavar="D", help="auto, cpu or cuda (default: auto)")
     run.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one a core on a CPU, else 1)")
     run.add_argument("--tune", action="store_true", help="search the learning rate first, alike for every architecture")
-    run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    run.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help=f"default: {RESULTS}")
     run.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", dest="settings",
                      help="change a setting or a task's parameter, e.g. --set steps=2000 size=10")  # fmt: skip
 
     show = command("board", board_command, "render records as a Markdown leaderboard",
                    "bench board --runs leaderboard/runs --out leaderboard/README.md --check")  # fmt: skip
-    show.add_argument("--runs", type=Path, default=Path("results"), metavar="DIR", help="records (default: results)")
+    show.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
     show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the folder of the records")
+    show.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE",
+                      help="first take in records that others have sent, marked as self-reported")  # fmt: skip
     show.add_argument("--check", action="store_true", help="write nothing; fail if the file and the records disagree")
 
     tell = command("report", report_command, "write one run's own report: tables and figures",
                    "bench report results/bernoulli/transformer/3f9a1c.json")  # fmt: skip
     tell.add_argument("run", metavar="RUN", help="a record's path, or its id below --runs")
-    tell.add_argument("--runs", type=Path, default=Path("results"), metavar="DIR", help="records (default: results)")
+    tell.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
     tell.add_argument("--out", type=Path, metavar="DIR", help="default: a folder beside the record, named after it")
 
     command("list", list_command, "list tasks, architectures and presets", "bench list")
@@ -101,10 +107,16 @@ def make_parser() -> Parser:
 
 
 def run_command(options: argparse.Namespace, console: Console) -> int:
-    configs = make_configs(options)
     device, why = pick_device(options.device)
+    chosen = options.preset == "auto"
+    if chosen:
+        options.preset = "paper" if device == "cuda" else "quick"
+    configs = make_configs(options)
     jobs = options.jobs or (cores() if device == "cpu" else 1)
     records.prepare_folder(options.out)
+    if chosen:
+        reason = "there is a CUDA device" if device == "cuda" else "there is no CUDA device in use (docker: --gpus all)"
+        console.print(f"preset {options.preset}, because {reason}", highlight=False, soft_wrap=True)
     first = configs[0]
     console.print(
         f"{len(configs)} run{'s' * (len(configs) > 1)}, preset {first.preset}, on {device} in fp32 ({why}), "
@@ -129,13 +141,20 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
 def show_board(results: list[records.RunRecord], console: Console, out: Path) -> int:
     print(f"\n{board.render_terminal(results)}\n")
     print("Errors in bits against the exact posterior; rows without a rank are references.")
-    found, problems = records.read_all(out)
-    for path, reason in problems:
-        print(f"bench: skipped {path}: {reason}", file=sys.stderr)
+    found, reported = read_records(out)[:2]
     target = out / "leaderboard.md"
-    records.write_whole(target, board.render(found).encode())
+    records.write_whole(target, board.render(found, reported).encode())
     console.print(f"wrote {target}, from all {len(found)} records in {out}", highlight=False, soft_wrap=True)
     return 1 if any(record.status != "ok" for record in results) else 0
+
+
+def read_records(folder: Path) -> tuple[list[records.RunRecord], list[records.RunRecord], bool]:
+    """Our own records, those that others report, and whether any file was skipped, which is said."""
+    found, problems = records.read_all(folder)
+    reported, strange = submissions.read_submissions(folder)
+    for path, reason in (*problems, *strange):
+        print(f"bench: skipped {path}: {reason}", file=sys.stderr)
+    return found, reported, bool(problems or strange)
 
 
 def make_configs(options: argparse.Namespace) -> list[RunConfig]:
@@ -162,23 +181,28 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
 def board_command(options: argparse.Namespace, console: Console) -> int:
     if not options.runs.is_dir():
         raise BadInput(f"no folder {options.runs}: `bench run` makes one, or name another with --runs")
-    found, problems = records.read_all(options.runs)
-    for path, reason in problems:
-        print(f"bench: skipped {path}: {reason}", file=sys.stderr)
+    if options.add and options.check:
+        raise BadInput("--check writes nothing, --add does: use one of them")
+    added, refused = submissions.add(options.add, options.runs)
+    for path in added:
+        console.print(f"added {path}: self-reported until verified", highlight=False, soft_wrap=True)
+    for path, reason in refused:
+        print(f"bench: refused {path}: {reason}", file=sys.stderr)
+    found, reported, problems = read_records(options.runs)
     target = options.out or options.runs / "leaderboard.md"
-    text = board.render(found)
+    text = board.render(found, reported)
     if not options.check:
         records.prepare_folder(target.parent)
         records.write_whole(target, text.encode())
-        console.print(f"wrote {target}: {len(found)} records", highlight=False, soft_wrap=True)
-        return 1 if problems else 0
+        console.print(f"wrote {target}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)
+        return 1 if problems or refused else 0
     written = target.read_text() if target.exists() else ""
     for line in difflib.unified_diff(written.splitlines(), text.splitlines(), str(target), "the records", lineterm=""):
         print(line)
     if written != text or problems:
         print(f"bench: {target} does not say what the records say", file=sys.stderr)
         return 1
-    console.print(f"{target} says what {len(found)} records say", highlight=False, soft_wrap=True)
+    console.print(f"{target} says what {len(found) + len(reported)} records say", highlight=False, soft_wrap=True)
     return 0
 
 

@@ -134,6 +134,16 @@ def cuda_events(work: Callable[[], object]) -> float:
     return float(start.elapsed_time(stop))
 
 
+def uuid() -> str:
+    """The GPU's own name for itself, which no CUDA_VISIBLE_DEVICES renumbers."""
+    return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+
+
+def float32_precision() -> str:
+    """What a float32 product is computed in: tf32 only where somebody has allowed it."""
+    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
 def reset_peak_memory(device: str) -> None:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()

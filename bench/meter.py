@@ -1,4 +1,4 @@
-"""What a run costs: seconds by phase, peak memory, arithmetic."""
+"""What a run costs: seconds by phase, peak memory, energy, arithmetic."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.device import peak_memory, reset_peak_memory, synchronize
+from bench.device import float32_precision, peak_memory, reset_peak_memory, synchronize, uuid
+from bench.nvml import Gpu, peak_flops
 
 
 class Meter:
-    """Seconds by phase, with a device synchronisation at phase borders only."""
+    """Seconds by phase, with a device synchronisation, and a look at the GPU, at phase borders only."""
 
     def __init__(self, device: str) -> None:
         self.device = device
         self.seconds: dict[str, float | None] = {"setup": 0.0, "compile": 0.0, "data": None, "train": 0.0, "eval": 0.0}
+        self.gpu = Gpu(uuid()) if device == "cuda" else None
         reset_peak_memory(device)
         _reset_resident_peak()
 
@@ -34,10 +36,25 @@ class Meter:
         finally:
             synchronize(self.device)
             self.seconds[name] = (self.seconds[name] or 0.0) + time.perf_counter() - start
+            if self.gpu is not None:
+                self.gpu.look()
 
     def memory(self) -> dict[str, int | None]:
         allocated, reserved = peak_memory(self.device)
-        return {"resident": _resident_peak(), "allocated": allocated, "reserved": reserved, "nvml_process": None}
+        process = self.gpu.process_bytes if self.gpu is not None else None
+        return {"resident": _resident_peak(), "allocated": allocated, "reserved": reserved, "nvml_process": process}
+
+    def energy_joules(self) -> float | None:
+        return self.gpu.energy_joules() if self.gpu is not None else None
+
+    def gpu_facts(self, train_flops: float | None) -> dict[str, Any] | None:
+        """What the driver says of the GPU, and the share of its peak that training reached; None off the GPU."""
+        if self.gpu is None:
+            return None
+        peak = peak_flops(self.gpu.name, float32_precision())
+        seconds = self.seconds["train"]
+        share = train_flops / seconds / peak if train_flops and seconds and peak else None
+        return {**self.gpu.facts(), "peak_flops": peak, "flops_utilisation": share}
 
 
 @contextmanager

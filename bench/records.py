@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import tempfile
 import types
 import typing
@@ -20,10 +21,14 @@ from bench.config import RunConfig
 from bench.registry import BadInput
 
 SCHEMA = 1
+SELF_REPORTED = "self-reported"  # a folder of its own among the records
 
 
 class BadRecord(ValueError):
-    """A file that is not a whole and true record; the message says why."""
+    """A file that is not a whole and true record; the message says why, in one line, whatever the file says."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("".join(sign if sign.isprintable() else "?" for sign in reason[:300]))
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,8 @@ def write(out: Path, record: RunRecord, weights: bytes | None) -> Path:
 
 def read(path: Path) -> RunRecord:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once)
     except (OSError, ValueError, RecursionError) as error:
         raise BadRecord(f"not readable as JSON ({error})") from error
     return parse(data)
@@ -107,8 +113,11 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
     for name, kind in hints.items():
         if name in data and not _is_a(data[name], list[int] if name == "horizons" else kind):
             raise BadRecord(f"config's {name} has the wrong type ({type(data[name]).__name__})")
-    if not all(isinstance(k, int) for k in data["horizons"]):
+    if not all(_is_a(k, int) for k in data["horizons"]):
         raise BadRecord("config's horizons are not whole numbers")
+    for name in ("arch", "task"):  # they become folders
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", data[name]):
+            raise BadRecord(f"config's {name} {data[name][:60]!r} is not a name")
     try:
         config = RunConfig(**{**data, "horizons": tuple(data["horizons"])})
         config.id()
@@ -118,10 +127,15 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
 
 
 def read_all(folder: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
-    """Every record below a folder, and every file that should be one but is not, with the reason."""
+    """Every record below a folder, and every file that should be one but is not, with the reason.
+
+    Except what others report of themselves: bench.submissions reads that, with more suspicion.
+    """
     records: dict[str, tuple[Path, RunRecord]] = {}
     problems: list[tuple[Path, str]] = []
     for path in sorted(folder.rglob("*.json")):
+        if path.relative_to(folder).parts[0] == SELF_REPORTED:
+            continue
         try:
             record = read(path)
             if record.id in records:
@@ -171,8 +185,24 @@ def _fold(text: str) -> str:
     return "\n".join(lines)
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number")
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name[:20]} is not a number")
+
+
+def _finite(text: str) -> float:
+    return float(text) if math.isfinite(float(text)) else _refuse(text)
+
+
+def _whole(text: str) -> int:
+    return int(text) if len(text) < 20 else _refuse(text)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON lets a key stand twice, and readers differ in which one they believe."""
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
+        raise ValueError("a key stands twice")
+    return tree
 
 
 def _is_a(value: Any, kind: Any) -> bool:

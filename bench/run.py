@@ -61,12 +61,17 @@ def run_one(config: RunConfig, report: Callable[[Progress], None] = lambda _: No
     except Exception as cause:
         status, error = "failed", f"{type(cause).__name__}: {cause}"
         traceback.print_exc()
+    energy = meter.energy_joules()
+    platform = {
+        **describe(config).to_json(),
+        "gpu": meter.gpu_facts(measured["train_flops"] if status == "ok" else None),
+    }
     commit, dirty = source_version()
     record = RunRecord(
         schema=SCHEMA, id=config.id(), status=status, error=error, config=config.to_json(), budget=config.budget(),
         seconds={name: None if s is None else round(s, 3) for name, s in meter.seconds.items()},
-        memory_bytes=meter.memory(), energy_joules=None,
-        platform=describe(config).to_json(), commit=commit, dirty=dirty, **measured,
+        memory_bytes=meter.memory(), energy_joules=energy,
+        platform=platform, commit=commit, dirty=dirty, **measured,
     )  # fmt: skip
     return record, weights
 

@@ -173,5 +173,18 @@ def test_what_was_not_measured_says_so(records):
     )
 
 
+def test_energy_and_utilisation_of_a_gpu_are_shown_if_every_run_measured_them(records):
+    def on_gpu(record, joules, share):
+        platform = {**record.platform, "gpu": {"flops_utilisation": share}}
+        config = {**record.config, "device": "cuda"}
+        return replace(record, config=config, platform=platform, energy_joules=joules)
+
+    a, b = of(records, "hmm")[:2]
+    text = render([on_gpu(a, 1000.0, 0.25), on_gpu(b, 3000.0, 0.35)])
+    assert "Energy: 2,000 J a run. Training arithmetic: 30.0% of the peak." in text
+    text = render([on_gpu(a, 1000.0, None), on_gpu(b, None, 0.35)])
+    assert "Energy: not measured. Training arithmetic: not measured." in text
+
+
 def test_no_records_is_a_sentence():
     assert "No records yet" in render([])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main
+from bench.presets import PRESETS
 
 ONE = ["run", "--arch", "mlp-pointwise", "--task", "bijection", "--preset", "smoke", "--set", "steps=2"]
 
@@ -142,6 +143,7 @@ def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
         (["fly"], "invalid choice: 'fly'"),
         ([], "the following arguments are required: COMMAND"),
         (["board", "--runs", "nowhere"], "no folder nowhere"),
+        (["board", "--runs", ".", "--add", "a.json", "--check"], "--check writes nothing, --add does"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_leaves_nothing(bench, tmp_path, words, message):
@@ -159,6 +161,19 @@ def test_cuda_without_a_gpu_is_refused(bench, monkeypatch):
     code, _, err = bench("run", "--device", "cuda")
     assert code == 2
     assert "no CUDA device on this machine" in err
+
+
+def test_preset_auto_is_paper_on_a_gpu_and_quick_without_one(bench, monkeypatch):
+    """What the image runs without arguments; stopped before the first step."""
+    seen = []
+    monkeypatch.setattr("bench.engine.run_all", lambda configs, *_: seen.append(configs) or [])
+    for there, preset in ((True, "paper"), (False, "quick")):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
+        code, out, _ = bench("run", "--preset", "auto", "--arch", "mlp", "--task", "bijection")
+        assert code == 0
+        assert out.startswith(f"preset {preset}, because there is {'a' if there else 'no'} CUDA device")
+        assert {config.preset for config in seen[-1]} == {preset}
+        assert len(seen[-1]) == PRESETS[preset].seeds
 
 
 def test_an_unwritable_folder_is_refused_before_any_work(bench, tmp_path):

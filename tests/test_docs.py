@@ -51,8 +51,35 @@ def test_every_other_bench_command_in_readme_works(command, tmp_path):
     assert done.stdout
 
 
+def test_every_docker_command_in_readme_fits_the_image():
+    """The image itself is built and run by `make image-test`, without an engine; here, what the commands lean on."""
+    build, suite, one = (shlex.split(c) for c in COMMANDS if c.startswith("docker"))
+    dockerfile, script = (ROOT / "Dockerfile").read_text(), (ROOT / "tests/image.sh").read_text()
+    assert build[:4] == ["docker", "build", "-t", "tunnel-bench"]
+    assert build[-1] == "."
+    assert "ARG COMMIT=" in dockerfile
+    assert build[build.index("--build-arg") + 1].startswith("COMMIT=")
+    assert suite[-1] == "tunnel-bench"
+    assert suite[suite.index("-v") + 1] == "$PWD/results:/results"
+    assert "TUNNEL_BENCH_RESULTS=/results" in dockerfile
+    assert 'CMD ["run", "--preset", "auto"]' in dockerfile
+    assert one[: one.index("run", 2)] == ["docker", "run", "--gpus", "all", "tunnel-bench"]
+    assert f"bench {shlex.join(one[one.index('run', 2) :])}" in COMMANDS
+    assert "${entry[@]}" in script
+    assert "${words[@]}" in script
+
+
 def test_no_command_in_readme_is_left_untested():
-    tested = ("make run", "make test", "bench run", "bench board", "bench list", "bench perf")
+    tested = (
+        "make run",
+        "make test",
+        "bench run",
+        "bench board",
+        "bench list",
+        "bench perf",
+        "docker build",
+        "docker run",
+    )
     assert all(command.startswith(tested) for command in COMMANDS)
 
 
