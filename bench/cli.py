@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import itertools
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, perf, records
+from bench import VERSION, board, engine, perf, records, stop
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
@@ -36,9 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("bench: stopped; finished runs are kept, and the same command goes on from there", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as end:
+        kept = "every run under way at its last step" if isinstance(end, stop.Stopped) else "others at their checkpoint"
+        print(f"bench: stopped; finished runs are kept, {kept}; the same command goes on from there", file=sys.stderr)
+        return 128 + (end.number if isinstance(end, stop.Stopped) else signal.SIGINT)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left: nothing to say, and nobody to say it to
         return 141
@@ -70,6 +72,9 @@ def make_parser() -> Parser:
     run.add_argument("--device", default="auto", metavar="D", help="auto, cpu or cuda (default: auto)")
     run.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one a core on a CPU, else 1)")
     run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    run.add_argument("--fresh", action="store_true", help="start over: forget records and checkpoints of these runs")
+    run.add_argument("--verbose", "-v", action="store_true", help="a line at every look at a run")
+    run.add_argument("--tensorboard", action="store_true", help="scalars in DIR/tensorboard (extra: tensorboard)")
     run.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", dest="settings",
                      help="change a setting or a task's parameter, e.g. --set steps=2000 size=10")  # fmt: skip
 
@@ -103,7 +108,9 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
             f"{first.steps:,} steps, {first.supervision} supervision",
             highlight=False,
         )
-    results = engine.run_all(configs, options.out, jobs, console)
+    plan = engine.Plan(options.out, jobs, options.fresh, options.verbose, options.tensorboard)
+    with stop.watched():
+        results = engine.run_all(configs, plan, console)
     return show_board(results, console, options.out)
 
 

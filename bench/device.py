@@ -100,6 +100,12 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def release_memory(device: str) -> None:
+    """Give back what torch keeps in reserve: after an allocation that failed, its pieces are in the way."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
 def reset_peak_memory(device: str) -> None:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -31,7 +31,10 @@ class Meter:
             yield
         finally:
             synchronize(self.device)
-            self.seconds[name] = (self.seconds[name] or 0.0) + time.perf_counter() - start
+            self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = (self.seconds[name] or 0.0) + seconds
 
     def memory(self) -> dict[str, int | None]:
         allocated, reserved = peak_memory(self.device)

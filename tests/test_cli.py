@@ -38,7 +38,7 @@ def test_run_writes_a_record_and_the_board(bench, tmp_path):
     assert "parameters (budget" in out
     assert json.loads(record.read_text())["status"] == "ok"
     assert "mlp-pointwise" in (tmp_path / "results/leaderboard.md").read_text()
-    assert len(files(tmp_path)) == 3
+    assert len(files(tmp_path)) == 4  # record, weights, events, board
 
 
 def test_a_run_that_is_there_is_not_run_again(bench, tmp_path):
@@ -183,17 +183,17 @@ from pathlib import Path
 from rich.console import Console
 from bench.config import compose
 work = engine._work
-def die(config, out, threads, channel):
+def die(config, *rest):
     if config.arch == "mlp":
         os._exit(9)
-    work(config, out, threads, channel)
+    work(config, *rest)
 engine._work = die
 engine.multiprocessing.get_context = lambda kind, get=engine.multiprocessing.get_context: get("fork")
 import multiprocessing.context
 multiprocessing.context.ForkContext.set_forkserver_preload = lambda *_: None
 archs = ("mlp", "mlp-pointwise", "transformer")
 configs = [compose("smoke", arch, "hmm", 0, "cpu", {{"steps": 2}}) for arch in archs]
-records = engine.run_all(configs, Path({str(tmp_path)!r}), 2, Console())
+records = engine.run_all(configs, engine.Plan(Path({str(tmp_path)!r}), jobs=2), Console())
 print([r.status for r in records], records[0].error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
