@@ -14,13 +14,15 @@ from typing import NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, perf, records, stop
+from bench import VERSION, board, engine, perf, records, stop, verify
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
 from bench.registry import BadInput, unknown
 from models.base import ARCHS
 from tasks.base import TASKS
+
+SHOWN = 20  # differences of one record
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,6 +74,10 @@ def make_parser() -> Parser:
     run.add_argument("--device", default="auto", metavar="D", help="auto, cpu or cuda (default: auto)")
     run.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one a core on a CPU, else 1)")
     run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    run.add_argument("--engine", default="local", choices=("local", "ray"), help="this machine, or a Ray cluster")
+    run.add_argument("--address", metavar="ADDR", help="of the Ray cluster (default: the one of this machine, or none)")
+    run.add_argument("--gpus-per-run", type=float, metavar="F", help="on Ray: may be a fraction (default: 1 with CUDA)")
+    run.add_argument("--memory-per-run", type=float, default=0.0, metavar="GB", help="on Ray (default: not reserved)")
     run.add_argument("--fresh", action="store_true", help="start over: forget records and checkpoints of these runs")
     run.add_argument("--verbose", "-v", action="store_true", help="a line at every look at a run")
     run.add_argument("--tensorboard", action="store_true", help="scalars in DIR/tensorboard (extra: tensorboard)")
@@ -84,6 +90,12 @@ def make_parser() -> Parser:
     show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the folder of the records")
     show.add_argument("--check", action="store_true", help="write nothing; fail if the file and the records disagree")
 
+    trust = command("verify", verify_command, "evaluate a run's weights again and compare every number of its record",
+                    "bench verify results")  # fmt: skip
+    trust.add_argument("paths", nargs="+", type=Path, metavar="RUN|DIR", help="a record, or a folder of them")
+    trust.add_argument("--rerun", action="store_true", help="train again, and compare with that")
+    trust.add_argument("--sample", type=int, metavar="N", help="only so many of the records, always the same ones")
+
     command("list", list_command, "list tasks, architectures and presets", "bench list")
     command("perf", perf_command, "measure this machine: speeds as ratios, in one run", "bench perf")
     return parser
@@ -91,8 +103,8 @@ def make_parser() -> Parser:
 
 def run_command(options: argparse.Namespace, console: Console) -> int:
     configs = make_configs(options)
-    device, why = pick_device(options.device)
-    jobs = options.jobs or (cores() if device == "cpu" else 1)
+    device, why = where(options)
+    jobs = options.jobs or (1_000 if options.engine == "ray" else cores() if device == "cpu" else 1)
     records.prepare_folder(options.out)
     first = configs[0]
     console.print(
@@ -108,10 +120,30 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
             f"{first.steps:,} steps, {first.supervision} supervision",
             highlight=False,
         )
-    plan = engine.Plan(options.out, jobs, options.fresh, options.verbose, options.tensorboard)
+    plan = make_plan(options, device, jobs)
     with stop.watched():
         results = engine.run_all(configs, plan, console)
     return show_board(results, console, options.out)
+
+
+def where(options: argparse.Namespace) -> tuple[str, str]:
+    """The device of the runs, and why. On Ray the machine at hand need not have what the cluster has."""
+    if options.engine == "ray" and options.device == "cuda":
+        return "cuda", "asked for, of the cluster"
+    return pick_device(options.device)
+
+
+def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Plan:
+    if options.engine != "ray" and (options.address or options.gpus_per_run or options.memory_per_run):
+        raise BadInput("--address, --gpus-per-run and --memory-per-run are for --engine ray")
+    gpus = options.gpus_per_run if options.gpus_per_run is not None else float(device == "cuda")
+    if gpus < 0 or options.memory_per_run < 0 or (device == "cuda" and gpus == 0):
+        raise BadInput(f"a run on {device} cannot have {gpus:g} GPUs and {options.memory_per_run:g} GB")
+    return engine.Plan(
+        out=options.out.resolve() if options.engine == "ray" else options.out, jobs=jobs, fresh=options.fresh,
+        verbose=options.verbose, tensorboard=options.tensorboard, engine=options.engine, address=options.address,
+        gpus=gpus, memory=int(options.memory_per_run * 1e9),
+    )  # fmt: skip
 
 
 def show_board(results: list[records.RunRecord], console: Console, out: Path) -> int:
@@ -136,7 +168,7 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
         if value is not None and value < 1:
             raise BadInput(f"{name} must be at least 1, not {value}")
     settings = parse_settings(options.settings)
-    device, _ = pick_device(options.device)
+    device, _ = where(options)
     supervision = options.supervision or [settings.get("supervision")]
     grid = itertools.product(options.task or preset.tasks, options.arch or preset.archs, supervision, range(seeds))
     configs: dict[str, RunConfig] = {}
@@ -168,6 +200,27 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
         return 1
     console.print(f"{target} says what {len(found)} records say", highlight=False, soft_wrap=True)
     return 0
+
+
+def verify_command(options: argparse.Namespace, console: Console) -> int:
+    """0 if every record holds; 1 if a number differs or a record could not be checked."""
+    paths = verify.find(options.paths)
+    if options.sample is not None:
+        if options.sample < 1:
+            raise BadInput(f"--sample must be at least 1, not {options.sample}")
+        paths = verify.sample(paths, options.sample)
+    counts = {True: 0, False: 0, None: 0}
+    for path in paths:
+        verdict = verify.verify(path, options.rerun)
+        counts[verdict.holds] += 1
+        word = {True: "holds", False: "DOES NOT HOLD", None: "not verified"}[verdict.holds]
+        print(f"{path}: {word} ({verdict.how})")
+        for line in verdict.differences[:SHOWN]:
+            print(f"  {line}")
+        if len(verdict.differences) > SHOWN:
+            print(f"  and {len(verdict.differences) - SHOWN} more")
+    print(f"{counts[True]} hold, {counts[False]} do not, {counts[None]} not verified; times and memory are not checked")
+    return 0 if counts[True] == len(paths) else 1
 
 
 def list_command(options: argparse.Namespace, console: Console) -> int:

@@ -224,7 +224,7 @@ def _run_beside(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, R
                     worker.process.join()
                     del workers[channel]
                     if stop.asked() is None:
-                        record = _lost(worker.config, worker.process.exitcode)
+                        record = lost(worker.config, f"the process died (exit code {worker.process.exitcode})")
                         view.finished(worker.config, record, f"wrote {write(plan.out, record, None)}")
                         finished[worker.config.id()] = record
                     continue
@@ -275,11 +275,11 @@ def _work(config: RunConfig, plan: Plan, patient: bool, threads: int, channel: C
             pass
 
 
-def _lost(config: RunConfig, exitcode: int | None) -> RunRecord:
+def lost(config: RunConfig, why: str) -> RunRecord:
     """The record of a run whose process died under it, for instance for want of memory."""
     nothing: dict[str, Any] = {}
     return RunRecord(
-        schema=SCHEMA, id=config.id(), status="failed", error=f"the process died (exit code {exitcode})",
+        schema=SCHEMA, id=config.id(), status="failed", error=why,
         config=config.to_json(), budget=config.budget(), parameters=None, state_bytes=None, train_flops=None,
         metrics=nothing, references=nothing, by_position=nothing, loss_curve=[], seconds=nothing,
         tokens_per_second=None, memory_bytes=nothing, energy_joules=None,

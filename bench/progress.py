@@ -51,7 +51,7 @@ class View:
 
     def started(self, config: RunConfig) -> None:
         self.spoke[config.id()] = time.monotonic()
-        if self.bars is not None:
+        if self.bars is not None and config.id() not in self.tasks:  # a run may start again on another machine
             self.tasks[config.id()] = self.bars.add_task(title(config), total=config.steps, facts="")
 
     def stepped(self, config: RunConfig, step: Step) -> None:

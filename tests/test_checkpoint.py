@@ -272,7 +272,7 @@ def kept(config, out, slow_writes, channel):
 
 def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bits(smoke, tmp_path):
     """SIGKILL at twenty random moments, ten of them in the middle of a write."""
-    config = smoke(arch="mlp-pointwise", steps=60, horizons=(20,), sequences=16)
+    config = smoke(arch="mlp-pointwise", steps=40, layers=1, width=16, horizons=(20,), sequences=16)
     whole, whole_weights = run_one(config)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bench.engine"])
