@@ -32,13 +32,22 @@ from bench.device import cores, describe
 from bench.records import write_whole
 
 SCHEMA = 1
-STEPS = 500  # a checkpoint after so many steps
-SECONDS = 60.0  # or after so much time
-SPARE = 100.0  # but not before so many times what the last one cost: below 1 % of the training time
 
 
 class BadCheckpoint(ValueError):
     """A file that is not a whole checkpoint of this run; the message says why."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often a checkpoint is written."""
+
+    steps: int = 500  # after so many steps
+    seconds: float = 60.0  # or after so much time
+    spare: float = 100.0  # but not before so many times what the last one cost: below 1 % of the training time
+
+
+PACE = Pace()
 
 
 @dataclass
@@ -58,9 +67,13 @@ class Keeper:
     """Keeps a run's checkpoints in a folder, or nothing where it has none."""
 
     def __init__(
-        self, config: RunConfig, folder: Path | None = None, say: Callable[[str], None] = lambda _: None
+        self,
+        config: RunConfig,
+        folder: Path | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        pace: Pace | None = None,
     ) -> None:
-        self.config, self.say = config, say
+        self.config, self.say, self.pace = config, say, pace or PACE
         self.files = (
             [] if folder is None else [folder / f"{config.id()}.checkpoint-{turn}.safetensors" for turn in "ab"]
         )
@@ -95,9 +108,9 @@ class Keeper:
     def stepped(self, model: nn.Module, optimizers: list[Optimizer]) -> None:
         """Called between steps: keep this one if it is time to, or if an end was asked for; in that case leave."""
         waited = time.monotonic() - self.saved_time
-        due = self.at.step - self.saved_step >= STEPS or waited >= SECONDS
+        due = self.at.step - self.saved_step >= self.pace.steps or waited >= self.pace.seconds
         last = self.at.step == self.config.steps
-        if stop.asked() is not None or (due and waited >= SPARE * self.cost and not last):
+        if stop.asked() is not None or (due and waited >= self.pace.spare * self.cost and not last):
             self.save(model, optimizers)
         stop.check()
 

@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 
 from bench import stop
-from bench.checkpoint import Keeper
+from bench.checkpoint import PACE, Keeper, Pace
 from bench.config import RunConfig
 from bench.device import cores, describe
 from bench.lock import lock
@@ -47,6 +47,7 @@ class Plan:
     address: str | None = None
     gpus: float = 0.0  # of one run, on Ray
     memory: int = 0  # bytes of one run, on Ray
+    pace: Pace = PACE
 
 
 class Outcome(NamedTuple):
@@ -97,7 +98,7 @@ def perform(
 def _perform_locked(
     config: RunConfig, plan: Plan, folder: Path, report: Callable[[Progress], None], say: Callable[[str], None]
 ) -> Outcome:
-    keeper = Keeper(config, folder, say)
+    keeper = Keeper(config, folder, say, plan.pace)
     path = folder / f"{config.id()}.json"
     try:
         record = read(path)

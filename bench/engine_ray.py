@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,12 @@ def connect(plan: Plan) -> Any:
     except ImportError as error:
         raise BadInput("--engine ray needs the extra: pip install 'tunnel-bench[ray]'") from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    host, _, port = (plan.address or "").rpartition(":")
+    if port.isdigit() and "//" not in host:  # Ray itself would try for minutes
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise BadInput(f"no Ray cluster at {plan.address}: {error}") from error
     try:
         ray.init(address=plan.address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:

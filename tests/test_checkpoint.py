@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from bench import checkpoint, stop
-from bench.checkpoint import BadCheckpoint, Keeper, parse
+from bench.checkpoint import BadCheckpoint, Keeper, Pace, parse
 from bench.engine import Plan, perform
 from bench.lock import lock
 from bench.records import CannotWrite
 from bench.run import make_model, run_one
 from bench.train import backward, draw, fit, make_optimizers
 
+OFTEN = Pace(steps=2, spare=0.0)
 MEASURED = ("seconds", "tokens_per_second", "memory_bytes")  # what differs from one time to the next
 
 
@@ -35,8 +36,7 @@ def silent(_):
 @pytest.fixture
 def often(monkeypatch):
     """A checkpoint after every second step, whatever it costs."""
-    monkeypatch.setattr(checkpoint, "STEPS", 2)
-    monkeypatch.setattr(checkpoint, "SPARE", 0.0)
+    monkeypatch.setattr(checkpoint, "PACE", OFTEN)
 
 
 class Cut(BaseException):
@@ -217,11 +217,11 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_stays_consistent(smoke,
     monkeypatch.setattr(os, "fsync", full)
     expected = "No such file or directory" if problem == "gone" else problem
     with pytest.raises(CannotWrite, match=f"cannot write .*checkpoint-a.safetensors: {expected}"):
-        perform(config, Plan(tmp_path), silent, silent, False)
+        perform(config, Plan(tmp_path, pace=OFTEN), silent, silent, False)
     left = sorted(path.name.split(".", 1)[1] for path in folder.iterdir()) if folder.exists() else []
     whole = ["checkpoint-a.safetensors", "checkpoint-b.safetensors", "events.jsonl"]
     assert left == ([] if problem == "gone" else whole)
-    record, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    record, _ = perform(config, Plan(tmp_path, pace=OFTEN), silent, silent, False)
     assert result(record) == result(run_one(config)[0])
 
 
@@ -256,7 +256,6 @@ def hold(folder):
 def kept(config, out, slow_writes, channel):
     """A run in a process of its own, with a checkpoint every third step; says when it is in the middle of a write."""
     torch.set_num_threads(1)
-    checkpoint.STEPS, checkpoint.SPARE = 3, 0.0
     fsync = os.fsync
 
     def slow(handle):
@@ -267,7 +266,7 @@ def kept(config, out, slow_writes, channel):
     if slow_writes:
         os.fsync = slow
     channel.send("started")
-    perform(config, Plan(out), silent, silent, False)
+    perform(config, Plan(out, pace=Pace(steps=3, spare=0.0)), silent, silent, False)
 
 
 def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bits(smoke, tmp_path):
@@ -319,7 +318,7 @@ def test_the_event_log_tells_the_story(smoke, tmp_path, often):
 
     with stop.watched(aloud=False), pytest.raises(stop.Stopped):
         perform(config, Plan(tmp_path), signalled, silent, False)
-    perform(config, Plan(tmp_path), silent, silent, False)
+    perform(config, Plan(tmp_path, pace=OFTEN), silent, silent, False)
     lines = (folder / f"{config.id()}.events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     kinds = [event["event"] for event in events]
