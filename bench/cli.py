@@ -109,7 +109,7 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
     first = configs[0]
     console.print(
         f"{len(configs)} run{'s' * (len(configs) > 1)}, preset {first.preset}, on {device} in fp32 ({why}), "
-        f"{min(jobs, len(configs))} at a time",
+        f"{'as many as fit' if options.engine == 'ray' and not options.jobs else min(jobs, len(configs))} at a time",
         highlight=False,
     )
     if len(configs) == 1:

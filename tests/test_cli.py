@@ -166,7 +166,7 @@ def test_list_names_everything(bench):
         assert name in out
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["board"], ["list"], ["perf"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["board"], ["verify"], ["list"], ["perf"]])
 def test_help_has_an_example(capsys, command):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
