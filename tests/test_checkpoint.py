@@ -327,6 +327,30 @@ def test_the_event_log_tells_the_story(smoke, tmp_path, often):
     assert {"time", "loss", "lr", "entropy_mae"} <= events[1].keys()
 
 
+@pytest.mark.parametrize("cost", [0.001, 0.5, 20.0])
+def test_checkpoints_take_less_than_two_percent_of_the_time_and_come_regularly(smoke, tmp_path, monkeypatch, cost):
+    """By a clock of our own: steps of 50 ms, and writes of a millisecond, of half a second, of twenty seconds."""
+    config = smoke(steps=100_000)
+    now, written = [0.0], []
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def write(path, content):
+        now[0] += cost
+        written.append(keeper.at.step)
+
+    monkeypatch.setattr(checkpoint, "write_whole", write)
+    monkeypatch.setattr(checkpoint, "pack", lambda *_: b"")
+    keeper = Keeper(config, tmp_path)
+    model = torch.nn.Linear(1, 1)
+    for step in range(1, config.steps):
+        now[0] += 0.05
+        keeper.at.step = step
+        keeper.stepped(model, [])
+    assert cost * len(written) < 0.02 * now[0]
+    gaps = [b - a for a, b in zip([0, *written], written, strict=False)]
+    assert max(gaps) <= max(500, 101 * cost / 0.05)
+
+
 def test_an_optimizer_whose_state_is_not_kept_would_be_noticed(smoke, tmp_path, often):
     """The law above can fail: forget one tensor of one optimizer, and the weights differ."""
     config = smoke(steps=12)
