@@ -6,6 +6,7 @@ import argparse
 import difflib
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, kernels, perf, records, report, submissions
+from bench import VERSION, board, engine, kernels, perf, records, report, stop, submissions, verify
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
@@ -26,6 +27,7 @@ from models.base import ARCHS
 from tasks.base import TASKS
 
 RESULTS = Path(os.environ.get("TUNNEL_BENCH_RESULTS", "results"))  # the image says /results
+SHOWN = 20  # differences of one record
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,9 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("bench: stopped; finished runs are kept, and the same command goes on from there", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as end:
+        kept = "every run under way at its last step" if isinstance(end, stop.Stopped) else "others at their checkpoint"
+        print(f"bench: stopped; finished runs are kept, {kept}; the same command goes on from there", file=sys.stderr)
+        return 128 + (end.number if isinstance(end, stop.Stopped) else signal.SIGINT)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left: nothing to say, and nobody to say it to
         return 141
@@ -78,6 +81,13 @@ def make_parser() -> Parser:
     run.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one a core on a CPU, else 1)")
     run.add_argument("--tune", action="store_true", help="search the learning rate first, alike for every architecture")
     run.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help=f"default: {RESULTS}")
+    run.add_argument("--engine", default="local", choices=("local", "ray"), help="this machine, or a Ray cluster")
+    run.add_argument("--address", metavar="ADDR", help="of the Ray cluster (default: the one of this machine, or none)")
+    run.add_argument("--gpus-per-run", type=float, metavar="F", help="on Ray: may be a fraction (default: 1 with CUDA)")
+    run.add_argument("--memory-per-run", type=float, default=0.0, metavar="GB", help="on Ray (default: not reserved)")
+    run.add_argument("--fresh", action="store_true", help="start over: forget records and checkpoints of these runs")
+    run.add_argument("--verbose", "-v", action="store_true", help="a line at every look at a run")
+    run.add_argument("--tensorboard", action="store_true", help="scalars in DIR/tensorboard (extra: tensorboard)")
     run.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", dest="settings",
                      help="change a setting or a task's parameter, e.g. --set steps=2000 size=10")  # fmt: skip
 
@@ -95,6 +105,12 @@ def make_parser() -> Parser:
     tell.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
     tell.add_argument("--out", type=Path, metavar="DIR", help="default: a folder beside the record, named after it")
 
+    trust = command("verify", verify_command, "evaluate a run's weights again and compare every number of its record",
+                    "bench verify results")  # fmt: skip
+    trust.add_argument("paths", nargs="+", type=Path, metavar="RUN|DIR", help="a record, or a folder of them")
+    trust.add_argument("--rerun", action="store_true", help="train again, and compare with that")
+    trust.add_argument("--sample", type=int, metavar="N", help="only so many of the records, always the same ones")
+
     command("list", list_command, "list tasks, architectures and presets", "bench list")
     check = command("kernels", kernels_command, "check the attention kernels on this machine, then time them",
                     "bench kernels --static --out kernels.md")  # fmt: skip
@@ -107,12 +123,12 @@ def make_parser() -> Parser:
 
 
 def run_command(options: argparse.Namespace, console: Console) -> int:
-    device, why = pick_device(options.device)
+    device, why = where(options)
     chosen = options.preset == "auto"
     if chosen:
         options.preset = "paper" if device == "cuda" else "quick"
     configs = make_configs(options)
-    jobs = options.jobs or (cores() if device == "cpu" else 1)
+    jobs = options.jobs or (1_000 if options.engine == "ray" else cores() if device == "cpu" else 1)
     records.prepare_folder(options.out)
     if chosen:
         reason = "there is a CUDA device" if device == "cuda" else "there is no CUDA device in use (docker: --gpus all)"
@@ -120,7 +136,7 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
     first = configs[0]
     console.print(
         f"{len(configs)} run{'s' * (len(configs) > 1)}, preset {first.preset}, on {device} in fp32 ({why}), "
-        f"{min(jobs, len(configs))} at a time",
+        f"{'as many as fit' if options.engine == 'ray' and not options.jobs else min(jobs, len(configs))} at a time",
         highlight=False,
     )
     if len(configs) == 1:
@@ -131,11 +147,33 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
             f"{first.steps:,} steps, {first.supervision} supervision",
             highlight=False,
         )
-    if options.tune:
-        console.print(f"tuning first: {len(GRID)} learning rates for each row, on a seed of its own", highlight=False)
-        configs = tune(configs, options.out, jobs, console)
-    results = engine.run_all(configs, options.out, jobs, console)
+    plan = make_plan(options, device, jobs)
+    with stop.watched():
+        if options.tune:
+            console.print(f"tuning first: {len(GRID)} learning rates a row, on a seed of its own", highlight=False)
+            configs = tune(configs, plan, console)
+        results = engine.run_all(configs, plan, console)
     return show_board(results, console, options.out)
+
+
+def where(options: argparse.Namespace) -> tuple[str, str]:
+    """The device of the runs, and why. On Ray the machine at hand need not have what the cluster has."""
+    if options.engine == "ray" and options.device == "cuda":
+        return "cuda", "asked for, of the cluster"
+    return pick_device(options.device)
+
+
+def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Plan:
+    if options.engine != "ray" and (options.address or options.gpus_per_run or options.memory_per_run):
+        raise BadInput("--address, --gpus-per-run and --memory-per-run are for --engine ray")
+    gpus = options.gpus_per_run if options.gpus_per_run is not None else float(device == "cuda")
+    if gpus < 0 or options.memory_per_run < 0 or (device == "cuda" and gpus == 0):
+        raise BadInput(f"a run on {device} cannot have {gpus:g} GPUs and {options.memory_per_run:g} GB")
+    return engine.Plan(
+        out=options.out.resolve() if options.engine == "ray" else options.out, jobs=jobs, fresh=options.fresh,
+        verbose=options.verbose, tensorboard=options.tensorboard, engine=options.engine, address=options.address,
+        gpus=gpus, memory=int(options.memory_per_run * 1e9),
+    )  # fmt: skip
 
 
 def show_board(results: list[records.RunRecord], console: Console, out: Path) -> int:
@@ -167,7 +205,7 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
         if value is not None and value < 1:
             raise BadInput(f"{name} must be at least 1, not {value}")
     settings = parse_settings(options.settings)
-    device, _ = pick_device(options.device)
+    device, _ = where(options)
     supervision = options.supervision or [settings.get("supervision")]
     grid = itertools.product(options.task or preset.tasks, options.arch or preset.archs, supervision, range(seeds))
     configs: dict[str, RunConfig] = {}
@@ -216,6 +254,27 @@ def report_command(options: argparse.Namespace, console: Console) -> int:
         print(f"bench: section failed: {title}", file=sys.stderr)
     console.print(f"wrote {out / 'report.md'}", highlight=False, soft_wrap=True)
     return 1 if failed else 0
+
+
+def verify_command(options: argparse.Namespace, console: Console) -> int:
+    """0 if every record holds; 1 if a number differs or a record could not be checked."""
+    paths = verify.find(options.paths)
+    if options.sample is not None:
+        if options.sample < 1:
+            raise BadInput(f"--sample must be at least 1, not {options.sample}")
+        paths = verify.sample(paths, options.sample)
+    counts = {True: 0, False: 0, None: 0}
+    for path in paths:
+        verdict = verify.verify(path, options.rerun)
+        counts[verdict.holds] += 1
+        word = {True: "holds", False: "DOES NOT HOLD", None: "not verified"}[verdict.holds]
+        print(f"{path}: {word} ({verdict.how})")
+        for line in verdict.differences[:SHOWN]:
+            print(f"  {line}")
+        if len(verdict.differences) > SHOWN:
+            print(f"  and {len(verdict.differences) - SHOWN} more")
+    print(f"{counts[True]} hold, {counts[False]} do not, {counts[None]} not verified; times and memory are not checked")
+    return 0 if counts[True] == len(paths) else 1
 
 
 def list_command(options: argparse.Namespace, console: Console) -> int:

@@ -28,6 +28,10 @@ from models.base import ARCHS, POSITIONS, Geometry, build, count_built
 from models.transformer import reference
 from tasks.base import TASKS, Task
 
+LIMITS = {  # far beyond any sensible run: what is larger is a slip, and would fill the memory before it failed
+    "steps": 10**9, "batch": 10**6, "layers": 1000, "heads": 1000, "width": 10**5, "ffn": 10**6, "sequences": 10**7,
+    "horizon": 10**5, "seed": 2**63 - 1, "warmup": 10**9,
+}  # fmt: skip
 SUPERVISION = ("posterior", "sampled")
 OPTIMIZERS = ("muon", "adamw")
 FIXED = {"arch", "task", "preset", "seed", "device", "task_params", "tuning"}  # not to be changed with --set
@@ -112,7 +116,7 @@ def compose(preset: str, arch: str, task: str, seed: int, device: str, overrides
     horizon = values["horizon"]
     if "horizons" not in overrides and ("horizon" in overrides or "horizons" not in values):
         values["horizons"] = (horizon, horizon * 3 // 2, horizon * 5 // 2)
-    values["horizons"] = tuple(sorted(set(values["horizons"])))
+    values["horizons"] = tuple(sorted({*values["horizons"], horizon}))  # the one that ranks is always there
     head_width = values["width"] // max(1, values["heads"])
     values["attention"], _ = pick_attention(device, values.get("attention"), head_width)
     values = {key: value for key, value in values.items() if key in own}
@@ -138,17 +142,25 @@ def check(config: RunConfig) -> None:
     for name in ("warmup", "seed", "ffn", "weight_decay"):
         if getattr(config, name) < 0:
             raise BadInput(f"{name} must not be negative, not {getattr(config, name)}")
+    for name, limit in LIMITS.items():
+        if getattr(config, name) > limit:
+            raise BadInput(f"{name} must be at most {limit}, not {getattr(config, name)}")
     for name in ("lr", "adam_lr", "clip"):
         if not 0 < getattr(config, name) < float("inf"):
             raise BadInput(f"{name} must be a positive number, not {getattr(config, name)}")
     if not config.horizons or min(config.horizons) < 1:
         raise BadInput(f"horizons must be positive numbers, not {list(config.horizons)}")
+    if max(config.horizons) > LIMITS["horizon"]:
+        raise BadInput(f"horizons must be at most {LIMITS['horizon']}, not {max(config.horizons)}")
     if config.width % config.heads:
         raise BadInput(f"width {config.width} cannot be divided among {config.heads} heads")
     if config.positions == "rope" and config.width // config.heads % 2:
         raise BadInput(f"rope needs an even head width, not {config.width // config.heads}")
-    with torch.device("meta"):
-        config.make_model()  # the task's own parameters, and the budget
+    try:
+        with torch.device("meta"):
+            config.make_model()  # the task's own parameters, and the budget
+    except (TypeError, OverflowError, RuntimeError) as error:  # of a kind or a size that nothing can be built from
+        raise BadInput(f"no {config.arch} on {config.task} can be built from this: {error}") from error
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

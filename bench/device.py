@@ -144,6 +144,12 @@ def float32_precision() -> str:
     return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
+def release_memory(device: str) -> None:
+    """Give back what torch keeps in reserve: after an allocation that failed, its pieces are in the way."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
 def reset_peak_memory(device: str) -> None:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -1,44 +1,146 @@
-"""Run a list of configs: one after the other here, or several at a time in processes of their own.
+"""Run a list of configs: one after the other here, several at a time in processes of their own, or on Ray.
 
 Every run writes its own record as soon as it ends, so nothing that was finished is lost with what was not. A record
-that is there already is not run again; one that failed is.
+that is there already is not run again; one that failed is; one that was interrupted goes on from its checkpoint. A run
+that another process is at is left until last, and then waited for.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
 
+from bench import stop
+from bench.checkpoint import PACE, Keeper, Pace
 from bench.config import RunConfig
 from bench.device import cores, describe
+from bench.lock import lock
+from bench.log import Log
 from bench.progress import View
-from bench.records import SCHEMA, BadRecord, RunRecord, read, write
+from bench.records import SCHEMA, BadRecord, CannotWrite, RunRecord, read, write
 from bench.run import run_one
+from bench.train import Progress
+
+POLL_SECONDS = 0.2
 
 
-def run_all(configs: list[RunConfig], out: Path, jobs: int, console: Console) -> list[RunRecord]:
+@dataclass(frozen=True)
+class Plan:
+    """How a list of runs is done; nothing here may change a result."""
+
+    out: Path
+    jobs: int = 1
+    fresh: bool = False
+    verbose: bool = False
+    tensorboard: bool = False
+    engine: str = "local"
+    address: str | None = None
+    gpus: float = 0.0  # of one run, on Ray
+    memory: int = 0  # bytes of one run, on Ray
+    pace: Pace = PACE
+
+
+class Outcome(NamedTuple):
+    record: RunRecord | None  # None: another process is at it
+    where: str
+
+
+def run_all(configs: list[RunConfig], plan: Plan, console: Console) -> list[RunRecord]:
     """All records, in the order of the configs."""
     finished: dict[str, RunRecord] = {}
-    with View(len(configs), console) as view:
+    with View(len(configs), console, plan.verbose) as view:
         waiting = []
         for config in configs:
-            if record := existing(config, out, view):
+            if plan.fresh:
+                start_over(config, plan.out, view)
+            if record := existing(config, plan.out, view):
                 finished[config.id()] = record
-                view.finished(config, record, f"already in {out / record.path}")
+                Keeper(config, (plan.out / record.path).parent).remove()  # if a kill came between record and removal
+                view.finished(config, record, f"already in {plan.out / record.path}")
             else:
                 waiting.append(config)
-        if jobs == 1 or len(waiting) == 1:
-            finished |= _run_here(waiting, out, view)
+        if plan.engine == "ray" and waiting:
+            from bench.engine_ray import run_on_ray  # an extra: imported only where it is asked for
+
+            finished |= run_on_ray(waiting, plan, view)
+        elif plan.jobs == 1 or len(waiting) == 1:
+            finished |= _run_here(waiting, plan, view)
         elif waiting:
-            finished |= _run_beside(waiting, out, min(jobs, len(waiting)), view)
+            finished |= _run_beside(waiting, plan, view)
     return [finished[config.id()] for config in configs]
+
+
+def perform(
+    config: RunConfig, plan: Plan, report: Callable[[Progress], None], say: Callable[[str], None], patient: bool
+) -> Outcome:
+    """One run from its lock to its record, the same for every engine; a patient one waits for the lock."""
+    folder = plan.out / config.task / config.arch
+    while True:
+        with lock(folder, config.id()) as owner:
+            if owner is None:
+                return _perform_locked(config, plan, folder, report, say)
+        if not patient:
+            return Outcome(None, owner)
+        time.sleep(POLL_SECONDS)
+        stop.check()
+
+
+def _perform_locked(
+    config: RunConfig, plan: Plan, folder: Path, report: Callable[[Progress], None], say: Callable[[str], None]
+) -> Outcome:
+    keeper = Keeper(config, folder, say, plan.pace)
+    path = folder / f"{config.id()}.json"
+    try:
+        record = read(path)
+        if record.status == "ok":  # by a process that was faster
+            keeper.remove()
+            return Outcome(record, f"already in {path}")
+    except BadRecord:
+        pass  # not there, or to be replaced
+    log = Log(config, plan.out, plan.tensorboard)
+
+    def tell(line: str) -> None:
+        log.add("continued" if "continuing" in line else "warning", text=line.strip())
+        say(line)
+
+    def stepped(progress: Progress) -> None:
+        log.step(progress)
+        report(progress)
+
+    keeper.say = tell
+    log.add("started", config=config.to_json())
+    try:
+        record, weights = run_one(config, stepped, keeper)
+    except stop.Stopped:
+        log.add("stopped", step=keeper.at.step)
+        raise
+    write(plan.out, record, weights)
+    log.record(record)
+    if record.status == "ok":
+        keeper.remove()
+    return Outcome(record, f"wrote {path}")
+
+
+def start_over(config: RunConfig, out: Path, view: View) -> None:
+    """Forget a run: its record, its weights, its checkpoints."""
+    folder = out / config.task / config.arch
+    with lock(folder, config.id()) as owner:
+        if owner is not None:
+            view.say(f"  {config.id()} is not started over: {owner} is at it")
+            return
+        Keeper(config, folder).remove()
+        for suffix in (".json", ".safetensors", ".events.jsonl"):
+            (folder / f"{config.id()}{suffix}").unlink(missing_ok=True)
 
 
 def existing(config: RunConfig, out: Path, view: View) -> RunRecord | None:
@@ -56,15 +158,25 @@ def existing(config: RunConfig, out: Path, view: View) -> RunRecord | None:
     return record
 
 
-def _run_here(configs: list[RunConfig], out: Path, view: View) -> dict[str, RunRecord]:
-    finished = {}
-    torch.set_num_threads(cores())
-    for config in configs:
-        view.started(config)
-        record, weights = run_one(config, lambda step, config=config: view.stepped(config, step))  # type: ignore[misc]
-        path = write(out, record, weights)
-        view.finished(config, record, f"wrote {path}")
-        finished[config.id()] = record
+def _run_here(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, RunRecord]:
+    finished: dict[str, RunRecord] = {}
+    for patient in (False, True):
+        for config in configs:
+            if config.id() in finished:
+                continue
+            stop.check()
+            torch.set_num_threads(cores())
+            view.started(config)
+
+            def report(progress: Progress, config: RunConfig = config) -> None:
+                view.stepped(config, progress)
+
+            record, where = perform(config, plan, report, view.say, patient)
+            if record is None:
+                view.aside(config, where)
+            else:
+                view.finished(config, record, where)
+                finished[config.id()] = record
     return finished
 
 
@@ -74,59 +186,101 @@ class _Worker:
     process: BaseProcess
 
 
-def _run_beside(configs: list[RunConfig], out: Path, jobs: int, view: View) -> dict[str, RunRecord]:
+def _run_beside(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, RunRecord]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bench.run"])  # torch is imported once, before the threads that forking forbids
+    context.set_forkserver_preload(["bench.engine"])  # torch is imported once, before the threads that forking forbids
+    jobs = min(plan.jobs, len(configs))
     threads = max(1, cores() // jobs)
-    waiting = list(reversed(configs))
+    waiting = [(config, False) for config in reversed(configs)]
+    aside: list[tuple[RunConfig, bool]] = []
     workers: dict[Connection, _Worker] = {}
     finished: dict[str, RunRecord] = {}
+    refused: CannotWrite | None = None
+    told = False
     try:
-        while waiting or workers:
-            while waiting and len(workers) < jobs:
-                config = waiting.pop()
+        while waiting or aside or workers:
+            ending = stop.asked() is not None or refused is not None
+            if ending and not told:
+                told = True
+                for worker in workers.values():
+                    worker.process.terminate()  # SIGTERM: each finishes its step and keeps it
+            if ending and not workers:
+                break
+            while (waiting or aside) and len(workers) < jobs and not ending:
+                config, patient = (waiting or aside).pop()
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(config, out, threads, theirs), daemon=True)
+                process = context.Process(
+                    target=_work, args=(config, plan, patient, threads, theirs), daemon=True
+                )  # fmt: skip
                 process.start()
                 theirs.close()
                 workers[ours] = _Worker(config, process)
                 view.started(config)
-            for channel in wait(list(workers)):
+            for channel in wait(list(workers), POLL_SECONDS):
                 assert isinstance(channel, Connection)
                 worker = workers[channel]
                 try:
                     kind, content = channel.recv()
-                except EOFError:  # the process is gone, with or without a record
+                except (EOFError, ConnectionError):  # the process is gone, without a last word
                     worker.process.join()
                     del workers[channel]
-                    if worker.config.id() not in finished:
-                        record = _lost(worker.config, worker.process.exitcode)
-                        view.finished(worker.config, record, f"wrote {write(out, record, None)}")
+                    if stop.asked() is None:
+                        record = lost(worker.config, f"the process died (exit code {worker.process.exitcode})")
+                        view.finished(worker.config, record, f"wrote {write(plan.out, record, None)}")
                         finished[worker.config.id()] = record
                     continue
                 if kind == "step":
                     view.stepped(worker.config, content)
-                else:
-                    finished[worker.config.id()] = content
-                    view.finished(worker.config, content, f"wrote {out / content.path}")
+                    continue
+                if kind == "say":
+                    view.say(content)
+                    continue
+                worker.process.join()
+                del workers[channel]
+                if kind == "refused":
+                    refused = CannotWrite(content)
+                elif kind == "outcome" and content.record is None:
+                    view.aside(worker.config, content.where)
+                    aside.insert(0, (worker.config, True))
+                elif kind == "outcome":
+                    finished[worker.config.id()] = content.record
+                    view.finished(worker.config, content.record, content.where)
     finally:
         for worker in workers.values():
-            worker.process.terminate()
+            worker.process.kill()
+    if refused is not None:
+        raise refused
+    stop.check()
     return finished
 
 
-def _work(config: RunConfig, out: Path, threads: int, channel: Connection) -> None:
+def _work(config: RunConfig, plan: Plan, patient: bool, threads: int, channel: Connection) -> None:
+    """In a process of its own. Its last word is an outcome, `stopped` or `refused`."""
+
+    def send(kind: str, content: object) -> None:
+        try:
+            channel.send((kind, content))
+        except OSError:
+            stop.ask(signal.SIGTERM)  # nobody listens any more: keep the step and leave
+
     torch.set_num_threads(threads)
-    record, weights = run_one(config, lambda step: channel.send(("step", step)))
-    write(out, record, weights)
-    channel.send(("record", record))
+    with stop.watched(aloud=False):
+        try:
+            outcome = perform(config, plan, lambda p: send("step", p), lambda line: send("say", line), patient)
+            send("outcome", outcome)
+        except stop.Stopped as end:
+            send("stopped", end.number)
+        except CannotWrite as error:
+            send("refused", str(error))
+        except KeyboardInterrupt:
+            pass
 
 
-def _lost(config: RunConfig, exitcode: int | None) -> RunRecord:
+def lost(config: RunConfig, why: str) -> RunRecord:
     """The record of a run whose process died under it, for instance for want of memory."""
     nothing: dict[str, Any] = {}
     return RunRecord(
-        schema=SCHEMA, id=config.id(), status="failed", error=f"the process died (exit code {exitcode})",
+        schema=SCHEMA, id=config.id(), status="failed", error=why,
         config=config.to_json(), budget=config.budget(), parameters=None, state_bytes=None, train_flops=None,
         metrics=nothing, references=nothing, by_position=nothing, loss_curve=[], seconds=nothing,
         tokens_per_second=None, memory_bytes=nothing, energy_joules=None,

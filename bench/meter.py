@@ -35,9 +35,12 @@ class Meter:
             yield
         finally:
             synchronize(self.device)
-            self.seconds[name] = (self.seconds[name] or 0.0) + time.perf_counter() - start
+            self.add(name, time.perf_counter() - start)
             if self.gpu is not None:
                 self.gpu.look()
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = (self.seconds[name] or 0.0) + seconds
 
     def memory(self) -> dict[str, int | None]:
         allocated, reserved = peak_memory(self.device)

@@ -56,8 +56,9 @@ class Bar:
 class View:
     """One bar for each run under way and one for all of them."""
 
-    def __init__(self, total: int, console: Console) -> None:
+    def __init__(self, total: int, console: Console, verbose: bool = False) -> None:
         self.console, self.total, self.done = console, total, 0
+        self.quiet_seconds = 0.0 if verbose else QUIET_SECONDS
         self.bars: Progress | None = None
         self.tasks: dict[str, TaskID] = {}
         self.spoke: dict[str, float] = {}
@@ -83,17 +84,24 @@ class View:
 
     def started(self, config: RunConfig) -> None:
         self.spoke[config.id()] = time.monotonic()
-        if self.bars is not None:
+        if self.bars is not None and config.id() not in self.tasks:  # a run may start again on another machine
             self.tasks[config.id()] = self.bars.add_task(title(config), total=config.steps, facts="")
 
     def stepped(self, config: RunConfig, step: Step) -> None:
         facts = f"loss {step.loss_bits:.4f}  error {step.entropy_mae:.4f} bits  {step.step / step.seconds:.0f} steps/s"
         if self.bars is not None:
             self.bars.update(self.tasks[config.id()], completed=step.step, facts=facts)
-        elif time.monotonic() - self.spoke[config.id()] > QUIET_SECONDS:
+        if (self.bars is None or not self.quiet_seconds) and (
+            time.monotonic() - self.spoke[config.id()] >= self.quiet_seconds
+        ):
             self.spoke[config.id()] = time.monotonic()
             left = step.seconds / step.step * (step.steps - step.step)
             self.say(f"  {title(config)}: step {step.step}/{step.steps}  {facts}  {left:.0f} s left")
+
+    def aside(self, config: RunConfig, owner: str) -> None:
+        if self.bars is not None:
+            self.bars.remove_task(self.tasks.pop(config.id()))
+        self.say(f"  {title(config)}: {owner} is at it, so it is left until last")
 
     def finished(self, config: RunConfig, record: RunRecord, where: str) -> None:
         self.done += 1

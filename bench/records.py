@@ -13,7 +13,7 @@ import tempfile
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ class BadRecord(ValueError):
 
     def __init__(self, reason: str) -> None:
         super().__init__("".join(sign if sign.isprintable() else "?" for sign in reason[:300]))
+
+
+class CannotWrite(BadInput, OSError):
+    """A file that could not be written: the disk is full, read-only, or the folder is gone."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class RunRecord:
     commit: str | None
     dirty: bool | None
     weights: str | None
+    notes: list[Any] = field(default_factory=list)  # what a reader of the numbers should know; older records have none
 
     @property
     def path(self) -> Path:
@@ -63,7 +68,10 @@ class RunRecord:
 def write(out: Path, record: RunRecord, weights: bytes | None) -> Path:
     """Weights first, record last: a record that exists is complete."""
     path = out / record.path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from error
     if weights is not None:
         write_whole(path.with_suffix(".safetensors"), weights)
     text = json.dumps(asdict(record), indent=1, allow_nan=False)
@@ -87,12 +95,12 @@ def parse(data: Any) -> RunRecord:
     if data.get("schema") != SCHEMA:
         raise BadRecord(f"schema {data.get('schema')!r}, expected {SCHEMA}")
     expected = {f.name for f in fields(RunRecord)}
-    if missing := sorted(expected - data.keys()):
+    if missing := sorted(expected - data.keys() - {"notes"}):
         raise BadRecord(f"missing {', '.join(missing)}")
     if extra := sorted(data.keys() - expected):
         raise BadRecord(f"unknown {', '.join(extra)}")
     for name, kind in typing.get_type_hints(RunRecord).items():
-        if not _is_a(data[name], kind):
+        if name in data and not _is_a(data[name], kind):
             raise BadRecord(f"{name} has the wrong type ({type(data[name]).__name__})")
     if data["status"] not in ("ok", "failed"):
         raise BadRecord(f"status {data['status']!r}, expected ok or failed")
@@ -158,17 +166,21 @@ def prepare_folder(out: Path) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Under its final name there is either nothing, the old file, or all of the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary: str | None = None
     try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        temporary = None
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
 
 
 def _fold(text: str) -> str:

@@ -15,12 +15,13 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from bench.checkpoint import Keeper
 from bench.config import RunConfig
 from bench.device import describe
 from bench.floors import reference_scores
 from bench.kernels import Case, require_right
 from bench.meter import Meter, count_flops
-from bench.records import SCHEMA, RunRecord
+from bench.records import SCHEMA, CannotWrite, RunRecord
 from bench.score import Score, make_exam, predict, score
 from bench.seeds import derive
 from bench.train import Diverged, Progress, draw, fit, loss_nats
@@ -29,9 +30,12 @@ from models.transformer import Attention
 from tasks.base import Task
 
 
-def run_one(config: RunConfig, report: Callable[[Progress], None] = lambda _: None) -> tuple[RunRecord, bytes | None]:
+def run_one(
+    config: RunConfig, report: Callable[[Progress], None] = lambda _: None, keeper: Keeper | None = None
+) -> tuple[RunRecord, bytes | None]:
     """Train and score; a run that fails is a record too, with its error. Returns the record and the weights."""
     meter = Meter(config.device)
+    keeper = keeper or Keeper(config)
     measured: dict[str, Any] = {
         "parameters": None, "state_bytes": None, "train_flops": None, "metrics": {}, "references": {},
         "by_position": {}, "loss_curve": [], "tokens_per_second": None, "weights": None,
@@ -48,7 +52,8 @@ def run_one(config: RunConfig, report: Callable[[Progress], None] = lambda _: No
             measured["state_bytes"] = state_bytes(model, length)
             measured["train_flops"] = float(config.steps * step_flops(config))
         with meter.phase("train"):
-            measured["loss_curve"], data_seconds = fit(model, task, config, report)
+            measured["loss_curve"], data_seconds = fit(model, task, config, report, keeper)
+        meter.add("train", keeper.seconds_before)
         if config.device == "cpu":  # on a GPU sampling overlaps with training: no border to measure it at
             meter.seconds["data"] = data_seconds
         measured["tokens_per_second"] = config.steps * config.batch * length / (meter.seconds["train"] or 1.0)
@@ -56,6 +61,8 @@ def run_one(config: RunConfig, report: Callable[[Progress], None] = lambda _: No
             measured |= evaluate(model, task, config)
         weights = safetensors.torch.save({name: t.contiguous().cpu() for name, t in model.state_dict().items()})
         measured["weights"] = f"sha256:{hashlib.sha256(weights).hexdigest()}"
+    except CannotWrite:
+        raise  # not the run's failure: it goes on from its checkpoint where it can write again
     except Diverged as cause:
         status, error = "failed", str(cause)
     except Exception as cause:
@@ -70,8 +77,8 @@ def run_one(config: RunConfig, report: Callable[[Progress], None] = lambda _: No
     record = RunRecord(
         schema=SCHEMA, id=config.id(), status=status, error=error, config=config.to_json(), budget=config.budget(),
         seconds={name: None if s is None else round(s, 3) for name, s in meter.seconds.items()},
-        memory_bytes=meter.memory(), energy_joules=energy,
-        platform=platform, commit=commit, dirty=dirty, **measured,
+        memory_bytes=meter.memory(), energy_joules=energy, platform=platform, commit=commit, dirty=dirty,
+        notes=keeper.at.notes, **measured,
     )  # fmt: skip
     return record, weights
 

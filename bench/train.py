@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 
+from bench.checkpoint import Keeper
 from bench.config import RunConfig
-from bench.device import beside, capture
+from bench.device import beside, capture, release_memory
 from bench.muon import Muon
 from bench.score import LN2, Exam, make_exam, predict, score
 from bench.seeds import generator
@@ -34,6 +35,10 @@ class Diverged(RuntimeError):
     """The loss is no longer a number."""
 
 
+class BatchTooLarge(RuntimeError):
+    """The device has no memory for a gradient of this many sequences at once."""
+
+
 @dataclass(frozen=True)
 class Progress:
     step: int
@@ -45,13 +50,13 @@ class Progress:
     losses: tuple[float, ...] = ()  # one a step
 
 
-def draw(task: Task, config: RunConfig) -> Iterator[tuple[Batch, Tensor]]:
-    """Batches with what they are trained on: the exact posterior [B, Q, C], or one draw from it [B, Q]."""
-    for block in range(-(-config.steps // BLOCK)):
+def draw(task: Task, config: RunConfig, start: int = 0) -> Iterator[tuple[Batch, Tensor]]:
+    """Batches from a step on, with what they are trained on: the exact posterior [B, Q, C], or one draw [B, Q]."""
+    for block in range(start // BLOCK, -(-config.steps // BLOCK)):
         rng = generator(config.device, config.seed, "training", block)
         batch = task.sample(config.batch * BLOCK, config.horizon, rng)
         answer = task.posterior(batch).float() if config.supervision == "posterior" else batch.targets
-        for i in range(min(BLOCK, config.steps - block * BLOCK)):
+        for i in range(max(0, start - block * BLOCK), min(BLOCK, config.steps - block * BLOCK)):
             rows = slice(i * config.batch, (i + 1) * config.batch)
             yield Batch(batch.tokens[rows], batch.features[rows], batch.targets[rows], batch.queries), answer[rows]
 
@@ -90,14 +95,34 @@ def schedule(step: int, config: RunConfig) -> float:
     return min(1.0, (step + 1) / max(1, config.warmup)) * (1.0 - step / config.steps)
 
 
-def train_step(model: nn.Module, optimizers: list[Optimizer], batch: Batch, answer: Tensor, clip: float) -> Tensor:
-    loss = loss_nats(model, batch, answer)
-    loss.backward()
+def backward(model: nn.Module, batch: Batch, answer: Tensor, parts: int) -> Tensor:
+    """The gradient of the whole batch, taken in so many parts: the same mean, in less memory."""
+    try:
+        rows = len(batch.tokens)
+        size = -(-rows // parts)
+        losses = []
+        for i in range(0, rows, size):
+            cut = slice(i, i + size)
+            part = Batch(batch.tokens[cut], batch.features[cut], batch.targets[cut], batch.queries)
+            loss = loss_nats(model, part, answer[cut])
+            if parts > 1:
+                loss = loss * (len(part.tokens) / rows)
+            loss.backward()
+            losses.append(loss.detach())
+        return losses[0] if parts == 1 else torch.stack(losses).sum()
+    except torch.OutOfMemoryError as error:
+        raise BatchTooLarge(str(error).split(". ")[0]) from None
+
+
+def train_step(
+    model: nn.Module, optimizers: list[Optimizer], batch: Batch, answer: Tensor, clip: float, parts: int = 1
+) -> Tensor:
+    loss = backward(model, batch, answer, parts)
     nn.utils.clip_grad_norm_(model.parameters(), clip, foreach=True)
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return loss.detach()
+    return loss
 
 
 def set_rate(optimizer: Optimizer, lr: float) -> None:
@@ -139,33 +164,48 @@ class CapturedStep:
 
 
 def fit(
-    model: nn.Module, task: Task, config: RunConfig, report: Callable[[Progress], None]
+    model: nn.Module, task: Task, config: RunConfig, report: Callable[[Progress], None], keeper: Keeper | None = None
 ) -> tuple[list[dict[str, Any]], float]:
-    """Train; returns the loss curve (one entry a watch point) and the seconds spent drawing data."""
+    """Train, from where the keeper says; returns the loss curve (one entry a watch point) and the seconds of drawing.
+
+    A batch that does not fit into the device's memory is cut into halves until it does, with the same gradient.
+    """
     optimizers = make_optimizers(model, config)
     base_lrs = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
-
-    def plain_step(batch: Batch, answer: Tensor) -> Tensor:
-        return train_step(model, optimizers, batch, answer, config.clip)
-
-    take_step = CapturedStep(plain_step) if wants_capture(config) else plain_step
     watch = make_exam(task, config.horizon, min(WATCH_SEQUENCES, config.sequences), config.seed, config.device)
     every = max(1, min(config.steps // WATCH_POINTS, WATCH_STEPS))
-    curve: list[dict[str, Any]] = []
-    losses: list[Tensor] = []
-    start = time.perf_counter()
-    data_seconds = 0.0
-    stream = draw(task, config)
-    for step in range(config.steps):
+    keeper = keeper or Keeper(config)
+    at = keeper.restore(model, optimizers)
+
+    def plain_step(batch: Batch, answer: Tensor) -> Tensor:
+        return train_step(model, optimizers, batch, answer, config.clip, at.parts)
+
+    take_step = CapturedStep(plain_step) if wants_capture(config) else plain_step
+    start = time.perf_counter() - at.seconds
+    stream = draw(task, config, at.step)
+    while at.step < config.steps:
         before = time.perf_counter()
         batch, answer = next(stream)
-        data_seconds += time.perf_counter() - before
+        at.data_seconds += time.perf_counter() - before
         for optimizer, lr in zip(optimizers, base_lrs, strict=True):
-            set_rate(optimizer, lr * schedule(step, config))
-        losses.append(take_step(batch, answer))
-        if (step + 1) % every == 0 or step + 1 == config.steps:
-            progress = _look(model, watch, losses, step + 1, config.steps, start)
-            curve.append(
+            set_rate(optimizer, lr * schedule(at.step, config))
+        while True:
+            try:
+                at.losses.append(take_step(batch, answer))
+                break
+            except BatchTooLarge as error:
+                if at.parts >= config.batch:
+                    raise
+                model.zero_grad(set_to_none=True)
+                release_memory(config.device)
+                at.parts = min(2 * at.parts, config.batch)
+                take_step = CapturedStep(plain_step) if wants_capture(config) else plain_step
+                at.notes.append(f"out of memory at step {at.step + 1} ({error}): the batch goes in {at.parts} parts")
+        at.step += 1
+        at.seconds = time.perf_counter() - start
+        if at.step % every == 0 or at.step == config.steps:
+            progress = _look(model, watch, at.losses, at.step, config.steps, start)
+            at.curve.append(
                 {
                     "step": progress.step,
                     "seconds": round(progress.seconds, 3),
@@ -175,9 +215,10 @@ def fit(
                     "losses": [float(f"{loss:.5g}") for loss in progress.losses],
                 }
             )
+            at.losses.clear()
             report(progress)
-            losses = []
-    return curve, data_seconds
+        keeper.stepped(model, optimizers)
+    return at.curve, at.data_seconds
 
 
 def _look(model: nn.Module, watch: Exam, losses: list[Tensor], step: int, steps: int, start: float) -> Progress:

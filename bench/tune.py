@@ -8,7 +8,6 @@ gave, becomes part of the config, so a tuned run has another id than an untuned 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -22,13 +21,13 @@ FRACTION = 4  # a trial has a quarter of the steps
 SEED = 1_000_000  # no row of a table uses it
 
 
-def tune(configs: list[RunConfig], out: Path, jobs: int, console: Console) -> list[RunConfig]:
+def tune(configs: list[RunConfig], plan: engine.Plan, console: Console) -> list[RunConfig]:
     """The configs with the rates that did best; trials are kept beside the results, in a folder of their own."""
-    folder = out.parent / f"{out.name}-tuning"
+    folder = plan.out.parent / f"{plan.out.name}-tuning"
     prepare_folder(folder)
     rows = {_row(config): config for config in configs}
     asked = {row: trials(config) for row, config in rows.items()}
-    found = engine.run_all([trial for grid in asked.values() for trial in grid], folder, jobs, console)
+    found = engine.run_all([trial for grid in asked.values() for trial in grid], replace(plan, out=folder), console)
     by_id = {record.id: record for record in found}
     chosen = {row: choose(rows[row], [by_id[trial.id()] for trial in grid]) for row, grid in asked.items()}
     return [replace(config, **chosen[_row(config)]) for config in configs]

@@ -39,7 +39,7 @@ def test_run_writes_a_record_and_the_board(bench, tmp_path):
     assert "parameters (budget" in out
     assert json.loads(record.read_text())["status"] == "ok"
     assert "mlp-pointwise" in (tmp_path / "results/leaderboard.md").read_text()
-    assert len(files(tmp_path)) == 3
+    assert len(files(tmp_path)) == 4  # record, weights, events, board
 
 
 def test_a_run_that_is_there_is_not_run_again(bench, tmp_path):
@@ -213,6 +213,44 @@ def test_board_check_fails_where_table_and_records_disagree(bench, tmp_path):
     assert "does not say what the records say" in err
 
 
+def test_verbose_says_every_look_and_tensorboard_gets_every_scalar(bench, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    code, out, _ = bench(*ONE, "-v", "--tensorboard")
+    assert code == 0
+    assert "step 1/2" in out
+    assert "step 2/2" in out
+    board = EventAccumulator(str(next((tmp_path / "results/tensorboard").rglob("events.*")).parent))
+    board.Reload()
+    record = json.loads(next((tmp_path / "results").rglob("*.json")).read_text())
+    assert [scalar.step for scalar in board.Scalars("loss")] == [1, 2]
+    assert board.Scalars("entropy_mae at 20")[0].value == pytest.approx(record["metrics"]["20"]["all"]["entropy_mae"])
+
+
+def test_fresh_forgets_the_record_and_starts_over(bench, tmp_path):
+    bench(*ONE)
+    record = next((tmp_path / "results").rglob("*.json"))
+    before = (record.stat().st_mtime_ns, json.loads(record.read_text())["metrics"])
+    code, out, _ = bench(*ONE, "--fresh")
+    assert code == 0
+    assert "already in" not in out
+    assert record.stat().st_mtime_ns > before[0]
+    assert json.loads(record.read_text())["metrics"] == before[1]
+
+
+@pytest.mark.parametrize("words", [["--address", "127.0.0.1:1"], ["--memory-per-run", "4"]])
+def test_what_is_for_ray_is_refused_without_it(bench, tmp_path, words):
+    code, _, err = bench(*ONE, *words)
+    assert code == 2
+    assert "are for --engine ray" in err
+
+
+def test_a_cluster_that_is_not_there_is_one_line(bench):
+    code, _, err = bench(*ONE, "--engine", "ray", "--address", "127.0.0.1:1")
+    assert code == 2
+    assert "no Ray cluster at 127.0.0.1:1: " in err
+
+
 def test_list_names_everything(bench):
     code, out, _ = bench("list")
     assert code == 0
@@ -220,7 +258,7 @@ def test_list_names_everything(bench):
         assert name in out
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["board"], ["list"], ["perf"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["board"], ["verify"], ["list"], ["perf"]])
 def test_help_has_an_example(capsys, command):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
@@ -237,17 +275,17 @@ from pathlib import Path
 from rich.console import Console
 from bench.config import compose
 work = engine._work
-def die(config, out, threads, channel):
+def die(config, *rest):
     if config.arch == "mlp":
         os._exit(9)
-    work(config, out, threads, channel)
+    work(config, *rest)
 engine._work = die
 engine.multiprocessing.get_context = lambda kind, get=engine.multiprocessing.get_context: get("fork")
 import multiprocessing.context
 multiprocessing.context.ForkContext.set_forkserver_preload = lambda *_: None
 archs = ("mlp", "mlp-pointwise", "transformer")
 configs = [compose("smoke", arch, "hmm", 0, "cpu", {{"steps": 2}}) for arch in archs]
-records = engine.run_all(configs, Path({str(tmp_path)!r}), 2, Console())
+records = engine.run_all(configs, engine.Plan(Path({str(tmp_path)!r}), jobs=2), Console())
 print([r.status for r in records], records[0].error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)

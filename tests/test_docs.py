@@ -38,7 +38,7 @@ def test_every_run_command_in_readme_works(command, tmp_path):
     done = run(f"{command} --preset smoke", tmp_path)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "results").rglob("*.json"))
-    for command in (c for c in COMMANDS if c.startswith("bench board")):
+    for command in (c for c in COMMANDS if c.startswith(("bench board", "bench verify"))):
         done = run(command, tmp_path)
         assert done.returncode == 0, done.stderr
 
@@ -75,6 +75,7 @@ def test_no_command_in_readme_is_left_untested():
         "make test",
         "bench run",
         "bench board",
+        "bench verify",
         "bench list",
         "bench perf",
         "docker build",

@@ -1,0 +1,198 @@
+"""Does a record say what its run did? Re-hash the weights, evaluate them again, compare every number.
+
+On the platform of the record (device, its name, torch, Triton, dtype, attention) numbers must be equal to the last bit;
+elsewhere a sum may run in another order, and errors must agree within 1e-4 bits + 0.1 %. `--rerun` trains again: on the
+same platform the result must be the same, elsewhere it must fall within the interval of a further run, given the
+seeds beside the record (95 %, Student's t), or within a factor of 1.5 where there is one seed.
+
+Not checked, because no second look can: seconds, throughput and memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import safetensors.torch
+import torch
+from scipy.stats import t as student
+
+from bench.config import RunConfig, check
+from bench.device import cores, describe
+from bench.records import BadRecord, RunRecord, parse_config, read
+from bench.registry import BadInput
+from bench.run import evaluate, make_model, run_one, state_bytes, step_flops
+from bench.score import make_exam, predict, score
+from bench.train import WATCH_SEQUENCES
+from models.base import count_parameters
+
+ABSOLUTE_BITS, RELATIVE = 1e-4, 1e-3  # off the platform
+FACTOR = 1.5  # of a rerun elsewhere, where one seed has no interval
+SAME = ("device", "name", "torch", "triton", "dtype", "attention")
+
+
+@dataclass
+class Verdict:
+    path: Path
+    holds: bool | None = None  # None: it could not be checked
+    how: str = ""
+    differences: list[str] = field(default_factory=list)
+
+
+def find(paths: list[Path]) -> list[Path]:
+    """Record files: those named, and all below the folders named."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise BadInput(f"no record or folder {path}")
+        inside = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        if not inside:
+            raise BadInput(f"no records in {path}")
+        found += inside
+    return found
+
+
+def sample(paths: list[Path], size: int) -> list[Path]:
+    """So many of them, the same ones every time, in no order that anybody chose."""
+    return sorted(sorted(paths, key=lambda path: hashlib.sha256(path.name.encode()).digest())[:size])
+
+
+def verify(path: Path, rerun: bool) -> Verdict:
+    verdict = Verdict(path)
+    threads = torch.get_num_threads()
+    try:
+        record = read(path)
+        config = parse_config(record.config)
+        check(config)
+        if path.stem != record.id:
+            raise BadRecord(f"its name is not its id, {record.id}")
+        platform = describe(config).to_json()
+        same = all(record.platform.get(name) == platform[name] for name in SAME)
+        claimed = record.platform.get("threads")
+        if isinstance(claimed, int) and 0 < claimed <= cores():
+            torch.set_num_threads(claimed)
+        (run_again if rerun else evaluate_again)(record, config, same, verdict)
+    except (BadRecord, BadInput) as problem:
+        verdict.holds, verdict.how = False, "damaged"
+        verdict.differences.append(str(problem))
+    finally:
+        torch.set_num_threads(threads)
+    detail = ("references", "loss_curve", "by_position")
+    verdict.differences.sort(key=lambda line: (line.startswith(detail), not line.startswith("weights")))
+    return verdict
+
+
+def evaluate_again(record: RunRecord, config: RunConfig, same: bool, verdict: Verdict) -> None:
+    if record.status != "ok":
+        verdict.how = "a failed run has no weights: only --rerun can verify it"
+        return
+    file = verdict.path.with_suffix(".safetensors")
+    if not file.exists():
+        verdict.how = "weights not here: only --rerun can verify it"
+        return
+    content = file.read_bytes()
+    model = make_model(config)
+    try:
+        model.load_state_dict(safetensors.torch.load(content))
+    except Exception as error:  # safetensors and torch have several; the file is data, and is never executed
+        reason = " ".join(str(error).split())
+        raise BadRecord(f"{file.name} does not hold this model's weights ({reason})") from error
+    task = config.make_task()
+    found = {
+        "budget": config.budget(),
+        "parameters": count_parameters(model),
+        "state_bytes": state_bytes(model, task.shape.length(config.horizon)),
+        "train_flops": float(config.steps * step_flops(config)),
+        "weights": f"sha256:{hashlib.sha256(content).hexdigest()}",
+        **evaluate(model, task, config),
+    }
+    watch = make_exam(task, config.horizon, min(WATCH_SEQUENCES, config.sequences), config.seed, config.device)
+    last = record.loss_curve[-1] if record.loss_curve else {}
+    claimed = {**{name: getattr(record, name) for name in found}, "last_look": last}
+    found["last_look"] = {
+        **last,
+        "step": config.steps,
+        "entropy_mae": score(watch, predict(model, watch.batch)).summary()["entropy_mae"],
+    }
+    verdict.differences += compare(claimed, found, exact=same)
+    verdict.holds = not verdict.differences
+    verdict.how = "weights evaluated again, " + (
+        "every number equal" if same else f"within {ABSOLUTE_BITS:g} bits + {RELATIVE:.1%}: another platform"
+    )
+
+
+def run_again(record: RunRecord, config: RunConfig, same: bool, verdict: Verdict) -> None:
+    again, _ = run_one(config)
+    verdict.how = "trained again, "
+    if same:
+        skip = ("seconds", "tokens_per_second", "memory_bytes", "energy_joules", "platform", "commit", "dirty", "notes")
+        claimed, found = (
+            {name: value for name, value in asdict(r).items() if name not in skip} for r in (record, again)
+        )
+        for data in (claimed, found):
+            data["loss_curve"] = [
+                {name: value for name, value in dict(point).items() if name != "seconds"}
+                for point in data["loss_curve"]
+            ]
+        verdict.differences += compare(claimed, found, exact=True)
+        verdict.how += "every number equal"
+    elif record.status != again.status:
+        verdict.differences.append(f"status: {record.status} in the record, {again.status} here")
+    elif record.status == "ok":
+        low, high = interval(record, verdict.path)
+        claim, number = (r.metrics[str(config.horizon)]["all"]["entropy_mae"] for r in (record, again))
+        verdict.how += f"entropy_mae {number:.4g} here, {claim:.4g} in the record, allowed {low:.4g} to {high:.4g}"
+        if not low <= number <= high:
+            verdict.differences.append(f"entropy_mae: {number:.6g} is outside {low:.6g} to {high:.6g}")
+    verdict.holds = not verdict.differences
+
+
+def interval(record: RunRecord, path: Path) -> tuple[float, float]:
+    """Where one more run of this config may fall, given the records of its other seeds in the same folder."""
+
+    def law(config: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in config.items() if name != "seed"}
+
+    values = []
+    for other in sorted(path.parent.glob("*.json")):
+        try:
+            sibling = read(other)
+        except BadRecord:
+            continue
+        if sibling.status == "ok" and law(sibling.config) == law(record.config):
+            values.append(sibling.metrics[str(record.config["horizon"])]["all"]["entropy_mae"])
+    if len(values) < 2:
+        value = record.metrics[str(record.config["horizon"])]["all"]["entropy_mae"]
+        return value / FACTOR, value * FACTOR
+    n = len(values)
+    reach = float(student.ppf(0.975, n - 1)) * stdev(values) * (1 + 1 / n) ** 0.5
+    return mean(values) - reach, mean(values) + reach
+
+
+def compare(claimed: Any, found: Any, exact: bool, name: str = "") -> list[str]:
+    """Every place where two trees differ, by name."""
+    return list(_compare(claimed, found, exact, name))
+
+
+def _compare(claimed: Any, found: Any, exact: bool, name: str) -> Iterator[str]:
+    if isinstance(claimed, dict) and isinstance(found, dict):
+        for key in sorted(claimed.keys() | found.keys()):
+            path = f"{name}.{key}" if name else str(key)
+            if key not in claimed or key not in found:
+                yield f"{path}: only in the {'record' if key in claimed else 'rerun'}"
+            else:
+                yield from _compare(claimed[key], found[key], exact, path)
+    elif isinstance(claimed, list) and isinstance(found, list) and len(claimed) == len(found):
+        for i, (a, b) in enumerate(zip(claimed, found, strict=True)):
+            yield from _compare(a, b, exact, f"{name}[{i}]")
+    elif claimed != found and (exact or not _close(claimed, found)):
+        yield f"{name}: {claimed!r} in the record, {found!r} here"
+
+
+def _close(claimed: Any, found: Any) -> bool:
+    numbers = isinstance(claimed, float) and isinstance(found, float)
+    return numbers and abs(claimed - found) <= ABSOLUTE_BITS + RELATIVE * abs(found)

@@ -1,0 +1,158 @@
+"""Whatever stands in a config, a record or a checkpoint: it is accepted as valid or refused with a message."""
+
+import copy
+import json
+import random
+import struct
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from bench.checkpoint import BadCheckpoint, Keeper, check_fit, pack, parse, put, seal
+from bench.config import check, compose, parse_settings
+from bench.records import BadRecord, parse_config, read
+from bench.records import parse as parse_record
+from bench.registry import BadInput
+from bench.run import make_model, run_one
+from bench.train import fit, make_optimizers
+
+ODD = [
+    None, True, False, 0, -1, 1, 2, 1e308, -0.5, 10**30, 2**63, "", "hmm", "../../etc/passwd", "__import__('os')",
+    "\x00", "é" * 300, [], [[]], [1, "a"], {}, {"a": {}}, [10**9], "NaN", {"__class__": "os.system"}, [None] * 50,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def config():
+    few = {"steps": 4, "layers": 1, "width": 16, "horizons": (20,), "sequences": 16}
+    return compose("smoke", "mlp-pointwise", "hmm", 0, "cpu", few)
+
+
+def mutate(tree, rng):
+    """One to three changes anywhere in a tree of plain values."""
+    tree = copy.deepcopy(tree)
+    for _ in range(rng.randint(1, 3)):
+        node = tree
+        while True:
+            keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+            if not keys:
+                break
+            key = rng.choice(keys)
+            if isinstance(node[key], dict | list) and node[key] and rng.random() < 0.8:
+                node = node[key]
+                continue
+            what = rng.random()
+            if what < 0.6:
+                node[key] = rng.choice(ODD)
+            elif what < 0.8 and isinstance(node, dict):
+                del node[key]
+            elif isinstance(node, dict):
+                node[rng.choice(["new", "", "schema", "id", "lr"])] = rng.choice(ODD)
+            else:
+                node.insert(key, rng.choice(ODD))
+            break
+    return tree
+
+
+def scramble(content, rng):
+    """Bytes that were cut, flipped, repeated or put in another's place."""
+    data = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        i, what = rng.randrange(max(1, len(data))), rng.random()
+        if what < 0.3:
+            del data[i:]
+        elif what < 0.7 and data:
+            data[i] = rng.randrange(256)
+        elif what < 0.85:
+            data[i:i] = rng.randbytes(rng.randint(1, 40))
+        else:
+            data[:8] = struct.pack("<Q", rng.choice([0, 1, 7, 2**31, 2**63, 2**64 - 1]))
+    return bytes(data)
+
+
+def tried(read_it, refusals):
+    """True if accepted, False if refused with a message; anything else is an error of ours."""
+    try:
+        read_it()
+    except refusals as reason:
+        if not str(reason):
+            pytest.fail("refused without a message")
+        return False
+    return True
+
+
+def test_mutated_configs_are_accepted_or_refused(config):
+    rng = random.Random(0)
+    accepted = 0
+    for _ in range(250):
+        data = mutate(config.to_json(), rng)
+        accepted += tried(lambda data=data: check(parse_config(data)), (BadRecord, BadInput))
+    assert 0 < accepted < 125
+    for _ in range(150):
+        key = rng.choice([*config.to_json(), "states", "size", "", "a.b"])
+        words = [f"{key}{rng.choice(['=', '', '=='])}{rng.choice(ODD)}"]
+        tried(lambda words=words: compose("smoke", "mlp", "hmm", 0, "cpu", parse_settings(words)), BadInput)
+
+
+def test_mutated_records_are_accepted_or_refused(config, tmp_path):
+    rng = random.Random(1)
+    record, _ = run_one(config)
+    whole = json.loads(json.dumps(asdict(record)))
+    outcomes = [tried(lambda: parse_record(mutate(whole, rng)), BadRecord) for _ in range(300)]
+    assert 0 < sum(outcomes) < 300
+    text = json.dumps(whole).encode()
+    for i in range(100):
+        path = tmp_path / f"{i}.json"
+        path.write_bytes(scramble(text, rng))
+        tried(lambda path=path: read(path), BadRecord)
+
+
+def test_mutated_checkpoints_are_accepted_or_refused(config):
+    rng = random.Random(2)
+    model = make_model(config)
+    keeper = Keeper(config)
+    fit(model, config.make_task(), config, lambda _: None, keeper)
+    optimizers = stepped_optimizers(model, config)
+    content = pack(keeper.at, config, model, optimizers)
+    state, tensors = parse(content)
+    check_fit(state, tensors, config, model, optimizers)
+    threads = torch.get_num_threads()
+    for _ in range(150):
+        with pytest.raises(BadCheckpoint):
+            parse(_different(content, rng))
+    accepted = 0
+    for _ in range(250):  # whole files with a true checksum, but with another content
+        changed, others = mutate(state, rng), dict(tensors)
+        name = rng.choice(list(others))
+        if rng.random() < 0.3:
+            others[name] = rng.choice(
+                [others[name].flatten()[1:], others[name].double(), torch.ones(3, 2), torch.zeros(())]
+            )
+        elif rng.random() < 0.3:
+            others[rng.choice(["optimizer/9/a/b", "optimizer/x", "model/new", "///"])] = others.pop(name)
+
+        def use(changed=changed, others=others):
+            found, loaded = parse(seal(changed, others))
+            check_fit(found, loaded, config, model, optimizers)
+            put(found, loaded, model, optimizers)
+
+        accepted += tried(use, BadCheckpoint)
+    torch.set_num_threads(threads)
+    assert 0 < accepted < 250
+
+
+def stepped_optimizers(model, config):
+    """Optimizers that have taken a step, so that they have a state."""
+    optimizers = make_optimizers(model, config)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    for optimizer in optimizers:
+        optimizer.step()
+    return optimizers
+
+
+def _different(content, rng):
+    while (changed := scramble(content, rng)) == content:
+        pass
+    return changed

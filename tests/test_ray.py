@@ -1,0 +1,110 @@
+"""Many machines: a real Ray cluster of several nodes, one of which is lost on the way."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import pytest
+from rich.console import Console
+from test_checkpoint import result
+
+from bench.checkpoint import Pace
+from bench.cli import main
+from bench.device import cores
+from bench.engine import Plan, run_all
+from bench.log import read_events
+
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # on Linux too: 127.0.0.1 stays what it is
+ray = pytest.importorskip("ray")
+HERE = {"node_ip_address": "127.0.0.1", "object_store_memory": 80_000_000}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **HERE})
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def events(out):
+    return [event for path in out.rglob("*.events.jsonl") for event, _ in read_events(path)]
+
+
+def test_a_grid_survives_the_loss_of_a_node_and_equals_the_local_one(smoke, cluster, tmp_path):
+    """Twelve runs on two nodes; one node is killed when a run is under way on each and has checkpoints."""
+    few = {"layers": 1, "width": 16, "horizons": (20,), "sequences": 16, "steps": 40}
+    configs = [
+        smoke(arch=arch, task=task, seed=seed, **few)
+        for arch in ("mlp-pointwise", "transformer")
+        for task in ("bijection", "hmm")
+        for seed in range(3)
+    ]
+    assert len({config.id() for config in configs}) == 12
+    nodes = [cluster.add_node(num_cpus=1, **HERE) for _ in range(2)]
+    out = tmp_path / "ray"
+    lost_with = []
+
+    def kill_a_node():
+        while True:
+            done = len(list(out.rglob("*.json")))
+            under_way = len(list(out.rglob("*.checkpoint-b.safetensors")))
+            if 1 <= done <= 6 and under_way == 2:
+                break
+            time.sleep(0.01)
+        lost_with.append((done, under_way))
+        cluster.remove_node(nodes[0], allow_graceful=False)
+
+    killer = threading.Thread(target=kill_a_node, daemon=True)
+    killer.start()
+    plan = Plan(out, jobs=12, engine="ray", address=cluster.address, pace=Pace(steps=4, spare=0.0))
+    records = run_all(configs, plan, Console())
+    assert lost_with
+    killer.join()
+    assert [record.status for record in records] == ["ok"] * 12
+    kinds = Counter(event["event"] for event in events(out))
+    assert kinds["finished"] == 12  # none was run twice to its end
+    assert kinds["started"] > 12  # some were started again
+    assert kinds["continued"] >= 1  # and not from the beginning
+    local = run_all(configs, Plan(tmp_path / "local", jobs=cores()), Console(quiet=True))  # one thread a run, as on Ray
+    assert [result(record) for record in records] == [result(record) for record in local]
+    assert {p.name for p in out.rglob("*.json")} == {p.name for p in (tmp_path / "local").rglob("*.json")}
+    cluster.remove_node(nodes[1])
+
+
+def test_ctrl_c_cancels_and_the_same_command_goes_on(smoke, cluster, tmp_path):
+    node = cluster.add_node(num_cpus=1, **HERE)
+    words = ["run", "--arch", "mlp-pointwise", "--task", "bijection", "--preset", "smoke", "--out", str(tmp_path)]
+    words += ["--set", "steps=200", "sequences=16", "horizons=20", "--engine", "ray", "--address", cluster.address]
+
+    def interrupt():
+        while not any(event["event"] == "step" for event in events(tmp_path)):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert main(words) == 130
+    assert list(tmp_path.rglob("*.json")) == []
+    stopped = [event["step"] for event in events(tmp_path) if event["event"] == "stopped"]
+    assert len(stopped) == 1
+    assert len(list(tmp_path.rglob("*.checkpoint-a.safetensors"))) == 1
+    assert main(words) == 0
+    continued = [event for event in events(tmp_path) if event["event"] == "continued"]
+    assert f"at step {stopped[0]} of 200" in continued[0]["text"]
+    assert json.loads(next(tmp_path.rglob("*.json")).read_text())["status"] == "ok"
+    cluster.remove_node(node)
+
+
+def test_what_no_machine_has_is_refused_in_one_line(cluster, tmp_path, capsys):
+    node = cluster.add_node(num_cpus=1, **HERE)
+    words = ["run", "--arch", "mlp", "--task", "hmm", "--preset", "smoke", "--out", str(tmp_path), "--engine", "ray"]
+    assert main([*words, "--address", cluster.address, "--gpus-per-run", "0.5"]) == 2
+    assert "no machine of the cluster has room for a run" in capsys.readouterr().err
+    assert main([*words[:-2], "--gpus-per-run", "0.5"]) == 2
+    assert "are for --engine ray" in capsys.readouterr().err
+    cluster.remove_node(node)
