@@ -33,16 +33,14 @@ base=$(sed -n 's/^ARG BASE=//p' Dockerfile)
 suite=${base##*-}
 echo "== base: a stand-in for $base, Debian $suite with its own Python; no compiler, no C headers, as on the slim base"
 # The slim base has Python's headers and no C library's: the package that brings the first would bring the second.
+blank=$(box from scratch)
 # shellcheck disable=SC2016  # $1 is mmdebstrap's to fill in
-mmdebstrap --quiet --variant=apt --include=python3,python3-pip \
-    --customize-hook='cd "$1/tmp" && chroot "$1" sh -c "cd /tmp && apt-get update -qq && apt-get download -qq libpython3.11-dev"' \
+mmdebstrap --quiet --variant=apt --format=directory --dpkgopt=force-unsafe-io --include=python3,python3-pip \
+    --customize-hook='chroot "$1" sh -c "cd /tmp && apt-get download -qq libpython3.11-dev"' \
     --customize-hook='dpkg-deb -x "$1"/tmp/libpython3*.deb "$1/tmp/headers" && cp -r "$1/tmp/headers/usr/include" "$1/usr/"' \
     --customize-hook='rm -rf "$1"/tmp/* "$1"/usr/lib/python3*/EXTERNALLY-MANAGED && ln -s python3 "$1/usr/bin/python"' \
-    "$suite" "$work/base.tar"
-blank=$(box from scratch)
-box add --quiet "$blank" "$work/base.tar" / > /dev/null
+    "$suite" "$(box mount "$blank")"
 box commit --quiet --rm "$blank" "docker.io/library/$base" > /dev/null
-rm "$work/base.tar"
 
 # What pip needs to reach its packages from here is mounted while building and must not stay in the image.
 python3 - "$work/pip.conf" > "$work/mounts" << 'PYTHON'
