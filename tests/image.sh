@@ -40,7 +40,7 @@ mmdebstrap --quiet --variant=apt --format=directory --dpkgopt=force-unsafe-io --
     --customize-hook='dpkg-deb -x "$1"/tmp/libpython3*.deb "$1/tmp/headers" && cp -r "$1/tmp/headers/usr/include" "$1/usr/"' \
     --customize-hook='rm -rf "$1"/tmp/* "$1"/usr/lib/python3*/EXTERNALLY-MANAGED && ln -s python3 "$1/usr/bin/python"' \
     "$suite" "$(box mount "$blank")"
-box commit --quiet --rm "$blank" "docker.io/library/$base" > /dev/null
+box commit --quiet --rm "$blank" "$base" > /dev/null
 
 # What pip needs to reach its packages from here is mounted while building and must not stay in the image.
 python3 - "$work/pip.conf" > "$work/mounts" << 'PYTHON'
