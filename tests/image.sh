@@ -34,22 +34,26 @@ suite=${base##*-}
 echo "== base: a stand-in for $base, Debian $suite with its own Python; no compiler, no C headers, as on the slim base"
 # The slim base has Python's headers and no C library's: the package that brings the first would bring the second.
 blank=$(box from scratch)
+stand=$(box mount "$blank")
 # shellcheck disable=SC2016  # $1 is mmdebstrap's to fill in
 mmdebstrap --quiet --variant=apt --format=directory --dpkgopt=force-unsafe-io --include=python3,python3-pip \
     --customize-hook='chroot "$1" sh -c "cd /tmp && apt-get download -qq libpython3.11-dev"' \
-    --customize-hook='dpkg-deb -x "$1"/tmp/libpython3*.deb "$1/tmp/headers" && cp -r "$1/tmp/headers/usr/include" "$1/usr/"' \
+    --customize-hook='dpkg-deb -x "$1"/tmp/libpython3*.deb "$1/tmp/h" && cp -r "$1/tmp/h/usr/include" "$1/usr/"' \
     --customize-hook='rm -rf "$1"/tmp/* "$1"/usr/lib/python3*/EXTERNALLY-MANAGED && ln -s python3 "$1/usr/bin/python"' \
-    "$suite" "$(box mount "$blank")"
+    "$suite" "$stand"
+check "the stand-in has no compiler" test ! -e "$stand/usr/bin/gcc"
+check "nor the C library's headers" test ! -e "$stand/usr/include/stdio.h"
 box commit --quiet --rm "$blank" "$base" > /dev/null
 
 # What pip needs to reach its packages from here is mounted while building and must not stay in the image.
 python3 - "$work/pip.conf" > "$work/mounts" << 'PYTHON'
 import ast, pathlib, subprocess, sys
-listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
+ask = [sys.executable, "-m", "pip", "config", "list"]
 settings = {}
-for line in listed.splitlines():
+for line in subprocess.run(ask, capture_output=True, text=True, check=True).stdout.splitlines():
     key, _, value = line.partition("=")
     settings[key.rpartition(".")[2]] = ast.literal_eval(value)
+pathlib.Path(sys.argv[1]).touch(mode=0o600)  # it may hold a password
 pathlib.Path(sys.argv[1]).write_text("[global]\n" + "".join(f"{k} = {v}\n" for k, v in settings.items()))
 print(f"{sys.argv[1]}:/etc/pip.conf:ro")
 for word in dict.fromkeys(word for value in settings.values() for word in value.split()):
