@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pynvml
 import pytest
 
-from bench import nvml
+from bench import device, nvml
 from bench.meter import Meter
 from bench.run import run_one
 
@@ -83,6 +84,14 @@ def gpu(monkeypatch):
         return nvml.Gpu(UUID)
 
     return make
+
+
+def test_a_gpu_is_asked_for_by_the_name_that_nothing_renumbers(monkeypatch):
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 3)
+    monkeypatch.setattr(
+        "torch.cuda.get_device_properties", lambda index: SimpleNamespace(uuid=UUID.removeprefix("GPU-"))
+    )
+    assert device.uuid() == UUID
 
 
 def test_nvml_answers_come_out_as_they_were_given(gpu):
