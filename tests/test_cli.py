@@ -104,6 +104,7 @@ def test_several_values_make_a_grid_and_jobs_give_the_same_records(bench, tmp_pa
         (["fly"], "invalid choice: 'fly'"),
         ([], "the following arguments are required: COMMAND"),
         (["board", "--runs", "nowhere"], "no folder nowhere"),
+        (["board", "--runs", ".", "--add", "a.json", "--check"], "--check writes nothing, --add does"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_leaves_nothing(bench, tmp_path, words, message):
