@@ -24,8 +24,8 @@ NEIGHBOUR = 4_000_000
 class Driver:
     """libnvidia-ml as pynvml calls it: each question gets its next answer, the last one for ever.
 
-    The answers are what an A100 gives, as the API's manual and nvidia-smi show them; an integer wrapped in `Refusal`
-    is NVML's return code instead. pynvml itself is real, so codes become its own errors.
+    The answers have the form that the API gives them, for an A100; none was recorded on hardware. A `Refusal` is NVML's
+    return code instead. pynvml itself is real, so codes become its own errors and structures are its own.
     """
 
     def __init__(self, **changes):
