@@ -1,12 +1,16 @@
 """Recurrences: their parallel forms against fla's naive twins and against themselves, one position at a time."""
 
+import inspect
+
 import pytest
 import torch
 from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
 
+from bench.config import compose
+from bench.run import step_flops
 from bench.seeds import generator
-from models.base import Geometry
+from models.base import Geometry, count_parameters
 from models.kernels.recurrence import CHUNK, decayed_sum, decayed_sum_step, delta_rule, delta_rule_step
 from models.taps import record
 from tasks.base import TASKS
@@ -100,3 +104,24 @@ def test_a_looped_transformer_applies_one_block_many_times():
         for _ in range(4):
             x = model.blocks[0](x)
     torch.testing.assert_close(x, last)
+
+
+@pytest.mark.parametrize("arch", ["lstm", "gru", "mamba2", "gated-deltanet", "linear-attention"])
+def test_the_arithmetic_of_a_recurrence_is_counted(arch):
+    """Every weight but the embedding's is used once a position: six operations each, and the state's own on top."""
+    config = compose("quick", arch, "hmm", 0, "cpu", {})
+    model = config.make_model()
+    used = count_parameters(model) - count_parameters(model.embed)
+    matrices = 6 * used * config.batch * 30
+    assert 0.95 * matrices < step_flops(config) < 1.5 * matrices
+
+
+def test_flas_kernels_take_the_arguments_that_they_are_given():
+    """They run on CUDA only; their names and order can be checked anywhere."""
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    from fla.ops.simple_gla import chunk_simple_gla
+
+    for kernel, names in ((chunk_simple_gla, "q k v g"), (chunk_gated_delta_rule, "q k v g beta")):
+        parameters = list(inspect.signature(kernel).parameters)
+        assert parameters[: len(names.split())] == names.split()
+        assert "scale" in parameters
