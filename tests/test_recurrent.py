@@ -81,6 +81,18 @@ def test_step_by_step_equals_the_parallel_form(arch, task_name):
     torch.testing.assert_close(torch.stack(steps, dim=1), whole, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope", "none"])
+@pytest.mark.parametrize("arch", ["hybrid", "transformer-looped"])
+def test_attention_knows_its_position_step_by_step(arch, positions):
+    task = TASKS["bijection"]()
+    model = make(arch, task, Geometry(2, 2, 32, 64, positions)).eval().double()
+    batch = task.sample(2, 5, generator("cpu", 0, "t"))
+    with torch.no_grad():
+        state = model.start(2, 9)
+        steps = [model.step(batch.tokens[:, t], batch.features[:, t], state) for t in range(9)]
+        torch.testing.assert_close(torch.stack(steps, dim=1), model(batch.tokens, batch.features), rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_state_bytes_are_those_of_the_state(arch):
     """In float32, counted from what `start` really allocates."""
