@@ -165,7 +165,7 @@ def check(config: RunConfig) -> None:
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """`key=value` pairs from the command line, each read as its field's own type."""
-    known: dict[str, Any] = dict(typing.get_type_hints(RunConfig))
+    known: dict[str, Any] = {k: kind for k, kind in typing.get_type_hints(RunConfig).items() if k not in FIXED}
     for name in TASKS.names():
         known |= {f.name: typing.get_type_hints(TASKS[name])[f.name] for f in fields(typing.cast(Any, TASKS[name]))}
     settings: dict[str, Any] = {}

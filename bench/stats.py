@@ -6,7 +6,7 @@ compared seed by seed.
 interval       95 % of the bootstrap distribution of the mean over seeds: every resample for few seeds, random ones else
 paired_p       exact sign-flip test of the mean paired difference, two-sided: 2^-(n-1) at the least, so that five seeds
                cannot go below 0.06, and three not below 0.25
-shared_ranks   a row shares the rank of the best row whose interval it still overlaps
+shared_ranks   a row shares the rank above it if its interval overlaps that of the best row of that rank
 """
 
 from __future__ import annotations

@@ -106,6 +106,8 @@ class LinearAttention(Mixer):
 
 
 class Mamba2(Mixer):
+    """Rates start ten times higher than Mamba's: they also scale what is written, and sequences here are short."""
+
     def __init__(self, width: int, heads: int, head_width: int) -> None:
         super().__init__()
         inner = 2 * heads * head_width
@@ -116,7 +118,7 @@ class Mamba2(Mixer):
         self.address.weight.parts = 2  # type: ignore[attr-defined]  # query, key
         self.rate = nn.Linear(width, heads, bias=False)
         self.conv = ShortConv(inner + 2 * self.keys)
-        self.log_a, self.rate_bias = _decays(heads)
+        self.log_a, self.rate_bias = _decays(heads, 0.05, 0.5)
         self.skip = nn.Parameter(torch.ones(heads))
         self.norm = nn.RMSNorm(inner, eps=1e-5)
         self.out = residual_out(nn.Linear(inner, width, bias=False))
@@ -131,7 +133,7 @@ class Mamba2(Mixer):
         v, q, k = self.qkv(x).split([self.heads * self.values, self.keys, self.keys], dim=-1)
         q, k = (a.unsqueeze(-2).expand(*a.shape[:-1], self.heads, self.keys) for a in (q, k))
         v = v.unflatten(-1, (self.heads, self.values))
-        return q, k * self.keys**-0.5, v * dt[..., None], -self.log_a.exp() * dt
+        return q, k, v * dt[..., None], -self.log_a.exp() * dt
 
     def _write(self, sums: Tensor, x: Tensor, gate: Tensor) -> Tensor:
         v = x[..., : self.heads * self.values].unflatten(-1, (self.heads, self.values))
@@ -160,7 +162,7 @@ class GatedDeltaNet(Mixer):
         self.rate = nn.Linear(width, 2 * heads, bias=False)
         self.rate.weight.parts = 2  # type: ignore[attr-defined]  # decay, strength
         self.conv = ShortConv(3 * heads * head_width)
-        self.log_a, self.rate_bias = _decays(heads)
+        self.log_a, self.rate_bias = _decays(heads, 0.001, 0.1)
         self.norm = nn.RMSNorm(head_width, eps=1e-5)
         self.out = residual_out(nn.Linear(heads * head_width, width, bias=False))
         self.qkv, self.z = Tap(), Tap()
@@ -255,9 +257,10 @@ class Linear(nn.Module):
         return self.head(self.norm(x_BD))
 
 
-def _decays(heads: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """exp(-a dt): at the start a step forgets between a tenth and a thousandth, as in Mamba."""
-    dt = torch.logspace(-3, -1, heads) if heads > 1 else torch.tensor([0.01])
+def _decays(heads: int, least: float, most: float) -> tuple[nn.Parameter, nn.Parameter]:
+    """exp(-a dt), a = 1 at the start: the shares that a step forgets, spread evenly over the heads in their logs."""
+    middle = torch.tensor([(least * most) ** 0.5])
+    dt = torch.logspace(math.log10(least), math.log10(most), heads) if heads > 1 else middle
     return nn.Parameter(torch.zeros(heads)), nn.Parameter(dt.expm1().log())  # softplus undone
 
 

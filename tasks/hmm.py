@@ -131,7 +131,13 @@ class HMM:
         return belief_BKS
 
 
-@TASKS.add("hmm-sticky", version=1, primitive="transport", windows=(1, 2, 4, 8, 16, 32))
+@TASKS.add(
+    "hmm-sticky",
+    version=1,
+    primitive="transport",
+    windows=(1, 2, 4, 8, 16, 32),
+    note="The same for a chain that relaxes in a set time: how far back a belief must remember.",
+)
 @dataclass(frozen=True)
 class StickyHMM(HMM):
     relaxation: float = 32.0  # in steps; the ladder is RELAXATIONS

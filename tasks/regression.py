@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from tasks.base import TASKS, Batch, Shape, require
 
 
-@TASKS.add("regression", version=1, primitive="accumulation")
+@TASKS.add("regression", version=1)
 @dataclass(frozen=True)
 class Regression:
     dims: int = 4

@@ -125,7 +125,7 @@ def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
         (["run", "--set", "stepps=3"], "no setting 'stepps'. Did you mean 'steps'? Known: "),
         (["run", "--task", "hmm", "--set", "size=3"], "no setting 'size'."),
         (["run", "--set", "seed=3"], "no setting 'seed'."),
-        (["run", "--set", "tuning=3"], "takes"),
+        (["run", "--set", "tuning=3"], "no setting 'tuning'."),
         (["run", "--set", "steps"], "--set takes key=value, not 'steps'"),
         (["run", "--set", "steps=many"], "steps takes a whole number, not 'many'"),
         (["run", "--set", "lr=nan"], "lr must be a positive number, not nan"),

@@ -1,12 +1,16 @@
 """Recurrences: their parallel forms against fla's naive twins and against themselves, one position at a time."""
 
+import inspect
+
 import pytest
 import torch
 from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
 
+from bench.config import compose
+from bench.run import step_flops
 from bench.seeds import generator
-from models.base import Geometry
+from models.base import Geometry, count_parameters
 from models.kernels.recurrence import CHUNK, decayed_sum, decayed_sum_step, delta_rule, delta_rule_step
 from models.taps import record
 from tasks.base import TASKS
@@ -77,6 +81,18 @@ def test_step_by_step_equals_the_parallel_form(arch, task_name):
     torch.testing.assert_close(torch.stack(steps, dim=1), whole, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope", "none"])
+@pytest.mark.parametrize("arch", ["hybrid", "transformer-looped"])
+def test_attention_knows_its_position_step_by_step(arch, positions):
+    task = TASKS["bijection"]()
+    model = make(arch, task, Geometry(2, 2, 32, 64, positions)).eval().double()
+    batch = task.sample(2, 5, generator("cpu", 0, "t"))
+    with torch.no_grad():
+        state = model.start(2, 9)
+        steps = [model.step(batch.tokens[:, t], batch.features[:, t], state) for t in range(9)]
+        torch.testing.assert_close(torch.stack(steps, dim=1), model(batch.tokens, batch.features), rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_state_bytes_are_those_of_the_state(arch):
     """In float32, counted from what `start` really allocates."""
@@ -101,3 +117,24 @@ def test_a_looped_transformer_applies_one_block_many_times():
         for _ in range(4):
             x = model.blocks[0](x)
     torch.testing.assert_close(x, last)
+
+
+@pytest.mark.parametrize("arch", ["lstm", "gru", "mamba2", "gated-deltanet", "linear-attention"])
+def test_the_arithmetic_of_a_recurrence_is_counted(arch):
+    """Every weight but the embedding's is used once a position: six operations each, and the state's own on top."""
+    config = compose("quick", arch, "hmm", 0, "cpu", {})
+    model = config.make_model()
+    used = count_parameters(model) - count_parameters(model.embed)
+    matrices = 6 * used * config.batch * 30
+    assert 0.95 * matrices < step_flops(config) < 1.5 * matrices
+
+
+def test_flas_kernels_take_the_arguments_that_they_are_given():
+    """They run on CUDA only; their names and order can be checked anywhere."""
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    from fla.ops.simple_gla import chunk_simple_gla
+
+    for kernel, names in ((chunk_simple_gla, "q k v g"), (chunk_gated_delta_rule, "q k v g beta")):
+        parameters = list(inspect.signature(kernel).parameters)
+        assert parameters[: len(names.split())] == names.split()
+        assert "scale" in parameters
