@@ -103,6 +103,8 @@ def test_several_values_make_a_grid_and_jobs_give_the_same_records(bench, tmp_pa
         (["fly"], "invalid choice: 'fly'"),
         ([], "the following arguments are required: COMMAND"),
         (["board", "--runs", "nowhere"], "no folder nowhere"),
+        (["report", "nothing"], "'nothing' does not name one run. No record fits."),
+        (["report", "x", "--samples", "1"], "--samples must be at least 2, not 1"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_leaves_nothing(bench, tmp_path, words, message):
@@ -166,7 +168,7 @@ def test_list_names_everything(bench):
         assert name in out
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["board"], ["list"], ["perf"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["board"], ["report"], ["list"], ["perf"]])
 def test_help_has_an_example(capsys, command):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
