@@ -137,6 +137,7 @@ _ALL = (
             "supervision": "posterior",
             "horizon": 255,
             "ffn": 15,  # one less, for the row of BOS
+            "steps": 3000,
             "optimizer": "muon",
             "lr": 0.02,
             "weight_decay": 0.0,

@@ -81,7 +81,7 @@ def estimation(run: Run) -> Section:
     axis.axhline(1.0, color=EXACT, linewidth=1, linestyle="--", label="as large as the probability itself")
     axis.set(xscale="log", yscale="log", xlabel="true probability of the target", ylabel="relative error",
              title="Error by probability")  # fmt: skip
-    axis.legend()
+    axis.legend(loc="center")
     text = (
         f"The probability that one given string of {TARGET} bits, {ONES} of them ones, follows a context of {BITS} "
         f"bits; {run.samples} rollouts of {LENGTH:,} tokens, against naive Monte Carlo with the {tries:,} rollouts of "

@@ -183,6 +183,7 @@ def _panels(samples: np.ndarray, laws: list[tuple[float, float]]) -> Figure:
         axis.set_title(f"context {i + 1}: Beta({a:g}, {b:g})", fontsize=8)
         axis.set_yticks([])
         axis.tick_params(labelsize=7)
+        axis.locator_params(axis="x", nbins=4)
     handles = [
         axes.flat[0].patches[0],
         axes.flat[0].lines[0],
