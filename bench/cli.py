@@ -101,7 +101,8 @@ def make_parser() -> Parser:
 
     tell = command("report", report_command, "write one run's own report: tables and figures",
                    "bench report results/bernoulli/transformer/3f9a1c.json")  # fmt: skip
-    tell.add_argument("run", metavar="RUN", help="a record's path, or its id below --runs")
+    tell.add_argument("run", metavar="RUN", help="a record's path, its folder, or its id below --runs")
+    tell.add_argument("--samples", type=int, default=200, metavar="N", help="rollouts a context (default: 200)")
     tell.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
     tell.add_argument("--out", type=Path, metavar="DIR", help="default: a folder beside the record, named after it")
 
@@ -245,11 +246,13 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
 
 
 def report_command(options: argparse.Namespace, console: Console) -> int:
+    if options.samples < 2:
+        raise BadInput(f"--samples must be at least 2, not {options.samples}")
     path = report.find(options.run, options.runs)
     out = options.out or path.with_suffix("")
-    torch.set_num_threads(cores())
+    torch.set_num_threads(1)  # rollouts are small steps: threads would wait for each other longer than they work
     with Bar(console) as bar:
-        failed = report.write(report.load(path, bar), out)
+        failed = report.write(report.load(path, options.samples, bar), out)
     for title in failed:
         print(f"bench: section failed: {title}", file=sys.stderr)
     console.print(f"wrote {out / 'report.md'}", highlight=False, soft_wrap=True)

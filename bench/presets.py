@@ -134,5 +134,43 @@ _ALL = (
         archs=("transformer",),
         tasks=("bernoulli",),
     ),
+    Preset(
+        "bernoulli-bos",
+        "the same task within the same 1,794 parameters: a BOS token to count against, exact targets, Muon, 256 bits",
+        seeds=1,
+        values={
+            **LPE_REPORT,
+            "supervision": "posterior",
+            "horizon": 255,
+            "ffn": 15,  # one less, for the row of BOS
+            "steps": 3000,
+            "optimizer": "muon",
+            "lr": 0.02,
+            "weight_decay": 0.0,
+            "warmup": 100,
+        },
+        by_task={"bernoulli": {"bos": True}},
+        archs=("transformer",),
+        tasks=("bernoulli",),
+    ),
+    Preset(
+        "bernoulli-bottleneck",
+        "coin flips through residual width 2, head width 1, MLP 16; learned positions, or --set positions=sinusoidal",
+        seeds=1,
+        values={
+            **LPE_REPORT,
+            "supervision": "posterior",
+            "horizon": 64,
+            "horizons": (64,),
+            "positions": "learned",
+            "heads": 2,
+            "width": 2,
+            "lr": 0.01,
+            "warmup": 100,
+        },
+        by_task={"bernoulli": {"bos": True}},
+        archs=("transformer",),
+        tasks=("bernoulli",),
+    ),
 )
 PRESETS = {preset.name: preset for preset in _ALL}

@@ -29,17 +29,17 @@ SHOWN = 40  # rows of a table that stand in the page; its CSV has all
 
 
 def find(name: str, runs: Path) -> Path:
-    """The record of a run: its path, or its id below a folder of records."""
+    """The record of a run: its path, a folder with nothing but it, or its id below a folder of records."""
     if Path(name).is_file():
         return Path(name)
-    found = sorted(runs.rglob(f"{name}.json")) if name and "/" not in name and runs.is_dir() else []
+    found = sorted(Path(name).glob("*.json")) if Path(name).is_dir() else sorted(runs.rglob(f"{Path(name).name}.json"))
     if len(found) != 1:
-        several = f" more than one: {', '.join(map(str, found))}" if found else " none"
-        raise BadInput(f"no run '{name}': it is not a file, and of records with that id {runs} has{several}")
+        which = f" {len(found)} records fit: {', '.join(path.stem for path in found)}" if found else " No record fits"
+        raise BadInput(f"'{name}' does not name one run.{which}. Give a record's path, or its id below --runs {runs}")
     return found[0]
 
 
-def load(path: Path, progress: Callable[[str, int, int], None]) -> Run:
+def load(path: Path, samples: int = 200, progress: Callable[[str, int, int], None] = lambda *_: None) -> Run:
     """A record with the weights that it names, or a refusal."""
     try:
         record = read(path)
@@ -56,7 +56,7 @@ def load(path: Path, progress: Callable[[str, int, int], None]) -> Run:
     config = parse_config(record.config)
     model = config.make_model()
     model.load_state_dict(safetensors.torch.load(weights))  # strict: every name, nothing else
-    return Run(record, config, config.make_task(), model.eval(), progress)
+    return Run(record, config, config.make_task(), model.eval(), samples, progress)
 
 
 def write(run: Run, out: Path, questions: Sequence[Question] = QUESTIONS) -> list[str]:

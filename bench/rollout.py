@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-BUDGET_BYTES = 128 * 2**20  # states of one chunk: on a CPU small enough to stay near the cores
+BUDGET_BYTES = 32 * 2**20  # states of one chunk: on a CPU small enough to stay near the cores
 
 
 def refusal(model: nn.Module, length: int) -> str | None:

@@ -62,14 +62,12 @@ class Bernoulli:
         return torch.cat([bits_BN.new_full((len(bits_BN), 1), BOS), bits_BN], dim=1) if self.bos else bits_BN
 
     def posterior(self, batch: Batch) -> Tensor:
-        ones_BT = (batch.tokens == 1).to(torch.float64).cumsum(1)
-        seen_BT = (batch.tokens != BOS).to(torch.float64).cumsum(1)
-        p_BT = self.predict(ones_BT, seen_BT)
+        p_BT = self.predict((batch.tokens == 1).cumsum(1), (batch.tokens != BOS).cumsum(1))
         return torch.stack([1.0 - p_BT, p_BT], dim=2)
 
     def predict(self, ones: Tensor, seen: Tensor) -> Tensor:
         """P(next bit = 1) after `seen` bits of which `ones` were 1."""
-        return (ones + self.a) / (seen + self.a + self.b)
+        return (ones.double() + self.a) / (seen.double() + self.a + self.b)
 
 
 def draw_bits(p_B: Tensor, length: int, rng: torch.Generator) -> Tensor:

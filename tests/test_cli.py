@@ -144,6 +144,8 @@ def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
         ([], "the following arguments are required: COMMAND"),
         (["board", "--runs", "nowhere"], "no folder nowhere"),
         (["board", "--runs", ".", "--add", "a.json", "--check"], "--check writes nothing, --add does"),
+        (["report", "nothing"], "'nothing' does not name one run. No record fits."),
+        (["report", "x", "--samples", "1"], "--samples must be at least 2, not 1"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_leaves_nothing(bench, tmp_path, words, message):
@@ -258,7 +260,7 @@ def test_list_names_everything(bench):
         assert name in out
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["board"], ["verify"], ["list"], ["perf"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["board"], ["report"], ["verify"], ["list"], ["kernels"], ["perf"]])
 def test_help_has_an_example(capsys, command):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])

@@ -38,6 +38,10 @@ def test_every_run_command_in_readme_works(command, tmp_path):
     done = run(f"{command} --preset smoke", tmp_path)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "results").rglob("*.json"))
+    for report in (c for c in COMMANDS if c.startswith("bench report") and (tmp_path / c.split()[-1]).is_dir()):
+        done = run(f"{report} --samples 2", tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert list(tmp_path.rglob("report.md"))
     for command in (c for c in COMMANDS if c.startswith(("bench board", "bench verify"))):
         done = run(command, tmp_path)
         assert done.returncode == 0, done.stderr
@@ -70,11 +74,15 @@ def test_every_docker_command_in_readme_fits_the_image():
 
 
 def test_no_command_in_readme_is_left_untested():
+    made = [c.split() for c in COMMANDS if c.startswith("bench run")]
+    for report in (c.split()[-1] for c in COMMANDS if c.startswith("bench report")):  # of a run that a command makes
+        assert any({Path(report).parent.name, Path(report).name} <= set(words) for words in made)
     tested = (
         "make run",
         "make test",
         "bench run",
         "bench board",
+        "bench report",
         "bench verify",
         "bench list",
         "bench perf",

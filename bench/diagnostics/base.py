@@ -40,6 +40,7 @@ class Run:
     config: RunConfig
     task: Task
     model: nn.Module
+    samples: int = 200  # rollouts a context
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None
 
     def rng(self, *names: str | int) -> torch.Generator:

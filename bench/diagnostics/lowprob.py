@@ -16,11 +16,10 @@ import numpy as np
 from scipy.special import betaln
 
 from bench.diagnostics.base import EXACT, GREY, MODEL, OTHER, Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.posterior import BITS, CONTEXTS, LENGTH, SAMPLES, posteriors, rollouts
+from bench.diagnostics.posterior import BITS, CONTEXTS, LENGTH, posteriors, rollouts
 from bench.diagnostics.predictive import coins
 
 TARGET, ONES = 50, 25
-NAIVE = SAMPLES * LENGTH // TARGET
 PERCENTILES = (50, 90, 95)
 PUBLISHED = {50: (0.154, 1307105.5), 90: (1.423, 1055461232.9), 95: (2.050, 2631950303.2)}
 
@@ -42,9 +41,10 @@ def estimation(run: Run) -> Section:
     a, b = np.array(posteriors(coins(run), made.contexts)).T
     log_P = log_probability(a, b)
     P = np.exp(log_P)
+    tries = run.samples * LENGTH // TARGET
     ours, bayes = relative_error(made.model, log_P), relative_error(made.exact, log_P)
-    naive = np.sqrt((1 - P) / (NAIVE * P))
-    no_hit = np.exp(NAIVE * np.log1p(-P))
+    naive = np.sqrt((1 - P) / (tries * P))
+    no_hit = np.exp(tries * np.log1p(-P))
 
     rows = []
     for q in PERCENTILES:
@@ -71,7 +71,7 @@ def estimation(run: Run) -> Section:
         drawn = axis.bar(place + 0.27 * (i - 1), np.percentile(values, PERCENTILES), 0.25, color=colour, label=name)
         axis.bar_label(drawn, fmt="{:.2g}", fontsize=8)
     axis.set(yscale="log", xticks=place, xticklabels=[f"p{q}" for q in PERCENTILES], ylabel="relative error")
-    axis.set_title(f"Over {CONTEXTS} contexts, {SAMPLES * LENGTH:,} tokens each")
+    axis.set_title(f"Over {CONTEXTS} contexts, {run.samples * LENGTH:,} tokens each")
     axis.margins(y=0.15)
     axis.legend(loc="upper left")
 
@@ -81,10 +81,10 @@ def estimation(run: Run) -> Section:
     axis.axhline(1.0, color=EXACT, linewidth=1, linestyle="--", label="as large as the probability itself")
     axis.set(xscale="log", yscale="log", xlabel="true probability of the target", ylabel="relative error",
              title="Error by probability")  # fmt: skip
-    axis.legend()
+    axis.legend(loc="center")
     text = (
         f"The probability that one given string of {TARGET} bits, {ONES} of them ones, follows a context of {BITS} "
-        f"bits; {SAMPLES} rollouts of {LENGTH:,} tokens, against naive Monte Carlo with the {NAIVE:,} rollouts of "
+        f"bits; {run.samples} rollouts of {LENGTH:,} tokens, against naive Monte Carlo with the {tries:,} rollouts of "
         f"{TARGET} tokens that cost as much. The numbers of naive Monte Carlo follow from the contexts drawn alone."
     )
     pictures = [Picture("lowprob_percentiles", bars, "Percentiles over contexts."),

@@ -36,7 +36,7 @@ def invariance(run: Run) -> Section:
     task = coins(run)
     run.require_length(BITS + task.bos)
     rng = run.rng("permutation")
-    rows, residuals, predictions = [], {}, {}
+    rows, residuals, predictions, endings = [], {}, {}, {}
     for ones in ONES:
         bits = shuffle(ones, rng)
         with record(run.model, "*resid") as seen:
@@ -51,17 +51,18 @@ def invariance(run: Run) -> Section:
         rows.append(
             [ones, exact, float(p.mean()), *spread, *by_last, alike.mean().item(), cosines(*parts).mean().item()]
         )
-        residuals[ones], predictions[ones] = last, p
+        residuals[ones], predictions[ones], endings[ones] = last, p, bits[:, -1].numpy()
     far = cosines(residuals[ONES[0]], residuals[ONES[-1]]).mean().item()
 
     figure, (left, right) = canvas(10.5, 4.4, 1, 2)
-    left.plot(ONES, [row[1] for row in rows], color=EXACT, label="Bayes")
-    for bit, colour in ((0, MODEL), (1, OTHER)):
-        means = [row[5] if bit else row[6] for row in rows]
-        left.plot(ONES, means, "o", color=colour, markersize=4, label=f"model, last bit {bit}, mean")
-    lows, highs = zip(*((predictions[k].min(), predictions[k].max()) for k in ONES), strict=True)
-    left.vlines(ONES, lows, highs, color="black", linewidth=1, label="range over orderings")
-    left.set(xlabel=f"ones among {BITS} bits", ylabel="P(next = 1)", title="Predictions over orderings")
+    left.axhline(0, color=EXACT, linewidth=1, label="Bayes")
+    for bit, colour, shift in ((0, MODEL, -0.4), (1, OTHER, 0.4)):
+        for ones, row in zip(ONES, rows, strict=True):
+            error = predictions[ones][endings[ones] == bit] - row[1]
+            left.vlines(ones + shift, error.min(), error.max(), color=colour, linewidth=1)
+            left.plot(ones + shift, error.mean(), "o", color=colour, markersize=4,
+                      label=f"last bit {bit}: mean and range" if ones == ONES[0] else None)  # fmt: skip
+    left.set(xlabel=f"ones among {BITS} bits", ylabel="model - Bayes, P(next = 1)", title="Predictions over orderings")
     left.legend()
     middle = ONES[len(ONES) // 2]
     image = right.imshow(cosines(residuals[middle], residuals[middle]), cmap="viridis", vmin=-1, vmax=1)

@@ -32,7 +32,7 @@ from bench.diagnostics.predictive import coins
 from bench.rollout import refusal, rollout
 from tasks.bernoulli import Bernoulli, draw_bits
 
-CONTEXTS, BITS, SAMPLES, LENGTH = 30, 50, 200, 1000
+CONTEXTS, BITS, LENGTH = 30, 50, 1000
 REPEATS = 40  # of the perfect match, for each context
 GRID = np.linspace(0.0, 1.0, 2001)
 METRICS = ("W1", "KS", "CvM-int", "PIT-KS", "PIT-CvM", "quantile RMSE", "coverage MAE")
@@ -70,7 +70,7 @@ class ExactPredictor(nn.Module):
         return self._logits(*state)
 
     def _logits(self, ones: Tensor, seen: Tensor) -> Tensor:
-        p = self.task.predict(ones.double(), seen.double())
+        p = self.task.predict(ones, seen)
         return torch.stack([(-p).log1p(), p.log()], dim=-1)
 
     def state_bytes(self, length: int) -> int:
@@ -92,7 +92,7 @@ def rollouts(run: Run) -> Rollouts:
     rng = run.rng("posterior contexts")
     bits_CN = draw_bits(task.draw_p(CONTEXTS, rng), BITS, rng)
     written = [
-        rollout(model, task.write(bits_CN), SAMPLES, LENGTH, run.rng("rollouts"), report=report)
+        rollout(model, task.write(bits_CN), run.samples, LENGTH, run.rng("rollouts"), report=report)
         for model, report in (
             (run.model, lambda done, total: run.progress("rollouts", done, total)),
             (ExactPredictor(task), lambda _done, _total: None),
@@ -145,7 +145,7 @@ def quality(run: Run) -> Section:
     laws = posteriors(task, made.contexts)
     ours = [compare(p, *law) for p, law in zip(made.model, laws, strict=True)]
     bayes = [compare(p, *law) for p, law in zip(made.exact, laws, strict=True)]
-    perfect = perfect_match(laws, SAMPLES, REPEATS, run.rng("perfect match").initial_seed())
+    perfect = perfect_match(laws, run.samples, REPEATS, run.rng("perfect match").initial_seed())
 
     rows: list[list[object]] = []
     for name in METRICS:
@@ -161,9 +161,9 @@ def quality(run: Run) -> Section:
         Table("posterior_contexts", ["context", "ones", "a", "b", "model mean", "exact mean", *METRICS], each),
     ]
     text = (
-        f"{CONTEXTS} contexts of {BITS} bits, {SAMPLES} rollouts of {LENGTH:,} tokens each; a rollout's share of ones "
-        "is one sample of the coin. `exact predictor`: the mean for rollouts of the exact predictive through the same "
-        f"code; `perfect match`: the expected mean for {SAMPLES} samples drawn from the posterior itself."
+        f"{CONTEXTS} contexts of {BITS} bits, {run.samples} rollouts of {LENGTH:,} tokens each; a rollout's share of "
+        "ones is one sample of the coin. `exact predictor`: the mean for rollouts of the exact predictive through the "
+        f"same code; `perfect match`: the expected mean for {run.samples} samples drawn from the posterior itself."
     )
     pictures = [
         Picture("posterior_panels", _panels(made.model, laws), "Rollout shares (bars) and exact posterior (line)."),
@@ -183,6 +183,7 @@ def _panels(samples: np.ndarray, laws: list[tuple[float, float]]) -> Figure:
         axis.set_title(f"context {i + 1}: Beta({a:g}, {b:g})", fontsize=8)
         axis.set_yticks([])
         axis.tick_params(labelsize=7)
+        axis.locator_params(axis="x", nbins=4)
     handles = [
         axes.flat[0].patches[0],
         axes.flat[0].lines[0],

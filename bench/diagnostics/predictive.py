@@ -112,7 +112,7 @@ def agreement(run: Run) -> Section:
         left.scatter(exact[chosen], model[chosen], s=6, color=colour, alpha=0.6, label=f"{name} ({chosen.sum():,})")
     left.plot([0, 1], [0, 1], color=EXACT, linewidth=1, label="equal")
     left.set(
-        xlabel="Bayes P(next = 1)", ylabel="model P(next = 1)", title=f"r = {r:.4f}, MAE = {mae:.5f}", aspect="equal"
+        xlabel="Bayes P(next = 1)", ylabel="model P(next = 1)", title=f"r = {r:.5f}, MAE = {mae:.5f}", aspect="equal"
     )
     left.legend(loc="upper left")
     length = np.arange(1, BITS + 1)

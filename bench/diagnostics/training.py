@@ -47,7 +47,7 @@ def architecture(run: Run) -> Section:
 def recipe(run: Run) -> Section:
     config, record = run.config, run.record
     ours = {
-        "task": f"{config.task} {config.task_params or ''}".strip(),
+        "task": ", ".join([config.task, *(f"{key} = {value}" for key, value in config.task_params.items())]),
         "supervision": config.supervision,
         "predictions in a sequence": f"{config.horizon:,}",
         "batch": str(config.batch),
@@ -83,17 +83,20 @@ def curve(run: Run) -> Section:
     trained = run.record.by_position.get(str(run.config.horizon))
     if trained:
         bayes = LN2 * sum(trained["h_bayes"]) / len(trained["h_bayes"])
-        axis.axhline(bayes, color=EXACT, linestyle="--", linewidth=1, label=f"exact posterior ({bayes:.4f})")
+        axis.axhline(
+            bayes,
+            color=EXACT,
+            linestyle="--",
+            linewidth=1,
+            label=f"exact posterior, evaluation sequences ({bayes:.4f})",
+        )
     axis.set(xlabel="step", ylabel="loss (nats a prediction)", title="Training curve")
     axis.legend()
     rows = [[p["step"], p["seconds"], LN2 * p["loss"], LN2 * p["eval_loss"] if "eval_loss" in p else None,
              p["entropy_mae"]] for p in points]  # fmt: skip
     header = ["step", "seconds", "training loss (nats)", "evaluation loss (nats)", "entropy MAE (bits)"]
-    text = (
-        f"{len(points)} looks at the model, on sequences that no step trains on. The table below shows the last five."
-    )
-    shown = Table("curve", header, rows)
-    return Section(text, [shown], [Picture("training_curve", figure, "Loss by step.")])
+    text = f"Training loss at every step, and {len(points)} looks at the model on sequences that no step trains on."
+    return Section(text, [Table("curve", header, rows)], [Picture("training_curve", figure, "Loss by step.")])
 
 
 @section("Error by position")
