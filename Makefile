@@ -6,13 +6,16 @@ PRESET ?= quick
 OUT ?= results
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint image-test clean
+.PHONY: run test lint verify image-test clean
 
 run: $(VENV)/installed  ## the quick suite on this machine, then its table
 	$(VENV)/bin/bench run --preset $(PRESET) --out $(OUT)
 
 test: lint  ## everything that must hold
 	$(VENV)/bin/pytest -n auto
+
+verify: $(VENV)/installed  ## train a sample of the published runs again: do their records hold?
+	$(VENV)/bin/bench verify leaderboard/runs --rerun --sample 1
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .

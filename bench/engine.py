@@ -239,6 +239,8 @@ def _run_beside(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, R
                 del workers[channel]
                 if kind == "refused":
                     refused = CannotWrite(content)
+                elif kind == "stopped" and not ending:
+                    stop.ask(content)  # somebody stopped this worker alone: the command cannot finish, so it stops too
                 elif kind == "outcome" and content.record is None:
                     view.aside(worker.config, content.where)
                     aside.insert(0, (worker.config, True))

@@ -65,7 +65,9 @@ def run_on_ray(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, Ru
                         raise cause from None
                     record = lost(config, str(error).strip().splitlines()[-1])
                     where = f"wrote {write(plan.out, record, None)}"
-                if record is not None:
+                if record is None and stop.asked() is None:
+                    waiting.append(config)  # its machine was told to stop: elsewhere, then
+                elif record is not None:
                     finished[config.id()] = record
                     view.finished(config, record, where)
     finally:

@@ -47,6 +47,14 @@ def test_every_run_command_in_readme_works(command, tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+def test_every_verify_command_in_readme_works(tmp_path):
+    assert run("bench run --arch mlp-pointwise --task hmm --preset smoke", tmp_path).returncode == 0
+    for command in (c for c in COMMANDS if c.startswith("bench verify")):
+        done = run(command, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "1 hold, 0 do not, 0 not verified" in done.stdout
+
+
 @pytest.mark.parametrize("command", ["bench list", "bench perf"])
 def test_every_other_bench_command_in_readme_works(command, tmp_path):
     assert command in COMMANDS
