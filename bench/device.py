@@ -174,9 +174,13 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_name() -> str:
+    """Its name, and what decides how sums are ordered: many machines share a name without sharing that."""
+    facts: dict[str, str] = {}
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+        for line in cpuinfo.read_text().split("\n\n")[0].splitlines():
+            key, _, value = line.partition(":")
+            facts[key.strip()] = value.strip()
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    model = "-".join(facts[key] for key in ("cpu family", "model", "stepping") if key in facts)
+    return " ".join(part for part in (name, model, torch.backends.cpu.get_cpu_capability()) if part)
