@@ -191,6 +191,13 @@ def test_the_paper_shapes_have_the_counts_we_state():
 
 def test_the_coin_report_has_the_published_count():
     assert compose("bernoulli-report", "transformer", "bernoulli", 0, "cpu", {}).budget() == 1_794
+    assert compose("bernoulli-bos", "transformer", "bernoulli", 0, "cpu", {}).budget() <= 1_794
+    narrow = compose("bernoulli-bottleneck", "transformer", "bernoulli", 0, "cpu", {}).make_model()
+    assert (narrow.head.in_features, narrow.blocks[0].attn.head_width, narrow.blocks[0].ffn.up.out_features) == (
+        2,
+        1,
+        16,
+    )
 
 
 def test_published_mlp_depths_at_paper_size():

@@ -25,8 +25,9 @@ FLAT = Bernoulli()
 def folder(tmp_path_factory):
     """Smoke runs on disk: one that can be rolled out, one that cannot."""
     out = tmp_path_factory.mktemp("runs")
-    for arch, task in (("transformer", "bernoulli"), ("mlp", "bernoulli"), ("transformer", "hmm")):
-        change = {"horizon": 64} if task == "bernoulli" else {}
+    tiny = {"layers": 1, "heads": 1, "width": 8, "ffn": 8, "horizon": 64}
+    for arch, task, change in (("transformer", "bernoulli", tiny), ("mlp", "bernoulli", {"horizon": 64}),
+                               ("transformer", "hmm", {})):  # fmt: skip
         write(out, *run_one(compose("smoke", arch, task, 0, "cpu", {"steps": 2, **change})))
     return out
 
@@ -192,7 +193,7 @@ def test_a_section_that_breaks_is_shown_and_the_others_go_on(exact, tmp_path):
     assert "**failed**: RuntimeError: out of \\<luck\\>" in page
     assert "n/a: not here" in page
     assert "all is well" in page
-    assert "| a\\|b |   0.1235 |" in page
+    assert "| a\\|b | 0.1235 |" in page
     assert (tmp_path / "t.csv").read_text() == "x,y\na|b,0.123456\nc,\n"
 
 

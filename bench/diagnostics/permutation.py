@@ -65,7 +65,7 @@ def invariance(run: Run) -> Section:
     left.set(xlabel=f"ones among {BITS} bits", ylabel="model - Bayes, P(next = 1)", title="Predictions over orderings")
     left.legend()
     middle = ONES[len(ONES) // 2]
-    image = right.imshow(cosines(residuals[middle], residuals[middle]), cmap="viridis", vmin=-1, vmax=1)
+    image = right.imshow(cosines(residuals[middle], residuals[middle]).numpy(), cmap="viridis", vmin=-1, vmax=1)
     right.set(xlabel="ordering, sorted by its last bit", ylabel="ordering, sorted by its last bit",
               title=f"Residual cosine similarity, {middle} ones of {BITS}")  # fmt: skip
     figure.colorbar(image, ax=right, label="cosine similarity")
