@@ -108,7 +108,7 @@ def compile_job(job: Job) -> Compiled:
     backward = "backward" in job.kernel
     constants: dict[str, Any] = {"H": 4, "D": job.width, "DP": source.padded(job.width), "SLOPED": True, "GATED": True}
     if job.length is not None:
-        tile = source.short_tile(job.length, dtype, backward, hip=job.target.startswith("gfx"))
+        tile = source.short_tile(job.length, job.width, dtype, backward, hip=job.target.startswith("gfx"))
         constants |= {"L": job.length, "BM": tile.rows, "BN": tile.columns}
     elif job.kernel == "decode":
         tile = source.DECODE_TILE

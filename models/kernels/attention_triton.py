@@ -291,20 +291,23 @@ def is_short(length: int, width: int, dtype: torch.dtype) -> bool:
     return length <= (SHORT // 2 if dtype == torch.float32 and width > 32 else SHORT)
 
 
-def short_tile(length: int, dtype: torch.dtype, backward: bool, hip: bool = torch.version.hip is not None) -> Tile:
+def short_tile(
+    length: int, width: int, dtype: torch.dtype, backward: bool, hip: bool = torch.version.hip is not None
+) -> Tile:
     """Rows: queries at a time. Columns: all keys. float32 has no tensor cores, so it works in thinner slices."""
     keys = padded(length)
     if dtype == torch.float32:
-        return Tile(16, keys, {16: 4, 32: 4, 64: 8, 128: 8}[keys])
+        return Tile(16, keys, {16: 4, 32: 8 if backward and width > 16 else 4, 64: 8, 128: 8}[keys])
     if backward or keys == 128:
-        return Tile(16 if hip and keys == 128 else min(keys, 32), keys, {16: 1, 32: 2, 64: 4, 128: 8}[keys])
+        thin = keys == 128 and (hip or (backward and width == 16))
+        return Tile(16 if thin else min(keys, 32), keys, {16: 1, 32: 2, 64: 4, 128: 8}[keys])
     return Tile(keys, keys, {16: 1, 32: 2, 64: 4}[keys])
 
 
 def long_tile(dtype: torch.dtype, kernel: str) -> Tile:
     if dtype == torch.float32:
         return {"forward": Tile(32, 32, 8), "backward kv": Tile(16, 32, 4), "backward q": Tile(16, 16, 4)}[kernel]
-    return Tile(64, 32, 4, 2) if kernel == "forward" else Tile(32, 32, 4)
+    return {"forward": Tile(64, 32, 4, 2), "backward kv": Tile(32, 32, 4), "backward q": Tile(32, 32, 8)}[kernel]
 
 
 DECODE_TILE = Tile(1, 32, 4)
@@ -348,7 +351,7 @@ def attention_forward(
     B, L, _, H, D = qkv.shape
     sizes = {"H": H, "D": D, "DP": padded(D), "SLOPED": slopes is not None, "GATED": gate is not None}
     if is_short(L, D, qkv.dtype):
-        tile = short_tile(L, qkv.dtype, backward=False)
+        tile = short_tile(L, D, qkv.dtype, backward=False)
         _short_forward[(B * H,)](
             qkv, out, slopes, gate, header, D**-0.5,
             L=L, BM=tile.rows, BN=tile.columns, **sizes, num_warps=tile.warps, num_stages=tile.stages,
@@ -372,7 +375,7 @@ def attention_backward(
     B, L, _, H, D = qkv.shape
     sizes = {"H": H, "D": D, "DP": padded(D), "SLOPED": slopes is not None, "GATED": gate is not None}
     if is_short(L, D, qkv.dtype):
-        tile = short_tile(L, qkv.dtype, backward=True)
+        tile = short_tile(L, D, qkv.dtype, backward=True)
         slope_shares, gate_shares = (qkv.new_empty(B, H, dtype=torch.float32) for _ in range(2))
         _short_backward[(B * H,)](
             qkv, d_out, d_qkv, slopes, gate, slope_shares, gate_shares, header, D**-0.5,
