@@ -139,7 +139,7 @@ def _show(config: RunConfig, out: Path, view: View, place: int) -> int:
         elif event.get("event") in ("continued", "warning"):
             view.say(f"  {event.get('text')}")
         elif event.get("event") == "step":
-            numbers = [event.get(name) for name in ("step", "steps", "loss", "entropy_mae", "seconds")]
+            numbers = [event.get(name) for name in ("step", "steps", "loss", "eval_loss", "entropy_mae", "seconds")]
             if all(isinstance(number, int | float) for number in numbers):
                 view.stepped(config, Progress(*numbers))  # type: ignore[arg-type]
     return place

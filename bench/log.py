@@ -36,6 +36,7 @@ class Log:
     def step(self, progress: Progress) -> None:
         scalars = {
             "loss": progress.loss_bits,
+            "eval_loss": progress.eval_bits,
             "entropy_mae": progress.entropy_mae,
             "lr": self.config.lr * schedule(progress.step - 1, self.config),
         }

@@ -183,8 +183,9 @@ def test_text_that_passes_is_shown_as_text(board, sent):
     assert code == 0
     shown = "\\<img src=x onerror=1\\> \\| \\*\\*b\\*\\* https\\://x.example www\\.x.example a\\_b\\_ \\`c\\`"
     assert shown in table
-    rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert len({line.replace("\\|", "").count("|") for line in rows}) == 1
+    for part in table.split("\n\n"):  # no row of any table has gained a column
+        rows = [line for line in part.splitlines() if line.startswith("|")]
+        assert len({line.replace("\\|", "").count("|") for line in rows}) <= 1
 
 
 def test_a_pull_request_is_held_to_the_same_check(board, sent, tmp_path, capsys):
