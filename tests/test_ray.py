@@ -1,11 +1,13 @@
 """Many machines: a real Ray cluster of several nodes, one of which is lost on the way."""
 
+import contextlib
 import json
 import os
 import signal
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -36,6 +38,25 @@ def events(out):
     return [event for path in out.rglob("*.events.jsonl") for event, _ in read_events(path)]
 
 
+def children(parent):
+    """Process ids below one, from /proc: a line is `pid (name) state parent ...`."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def signal_all(pids, number):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def test_a_grid_survives_the_loss_of_a_node_and_equals_the_local_one(smoke, cluster, tmp_path):
     """Twelve runs on two nodes; one node is killed when a run is under way on each and has checkpoints."""
     few = {"layers": 1, "width": 16, "horizons": (20,), "sequences": 16, "steps": 40}
@@ -50,15 +71,24 @@ def test_a_grid_survives_the_loss_of_a_node_and_equals_the_local_one(smoke, clus
     out = tmp_path / "ray"
     lost_with = []
 
+    def under_way():
+        """Runs with two checkpoints and no record yet, once some runs are done."""
+        done = {path.stem for path in out.rglob("*.json")}
+        kept = {path.name.partition(".")[0] for path in out.rglob("*.checkpoint-b.safetensors")}
+        return kept - done if 1 <= len(done) <= 6 else set()
+
     def kill_a_node():
-        while True:
-            done = len(list(out.rglob("*.json")))
-            under_way = len(list(out.rglob("*.checkpoint-b.safetensors")))
-            if 1 <= done <= 6 and under_way == 2:
-                break
+        """As a power cut would: its workers are frozen first, so that none can finish its run while it is killed."""
+        while not lost_with:
+            workers = children(nodes[0].all_processes["raylet"][0].process.pid) if len(under_way()) == 2 else []
+            signal_all(workers, signal.SIGSTOP)
+            if workers and len(under_way()) == 2:  # still: one is on each node, and this node's will not go on
+                lost_with.append(under_way())
+                cluster.remove_node(nodes[0], allow_graceful=False)
+                signal_all(workers, signal.SIGKILL)
+            else:
+                signal_all(workers, signal.SIGCONT)
             time.sleep(0.01)
-        lost_with.append((done, under_way))
-        cluster.remove_node(nodes[0], allow_graceful=False)
 
     killer = threading.Thread(target=kill_a_node, daemon=True)
     killer.start()
