@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, kernels, perf, records, report, stop, submissions, verify
+from bench import VERSION, board, engine, kernels, page, perf, records, report, stop, submissions, verify
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
@@ -95,6 +95,7 @@ def make_parser() -> Parser:
                    "bench board --runs leaderboard/runs --out leaderboard/README.md --check")  # fmt: skip
     show.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
     show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the folder of the records")
+    show.add_argument("--html", type=Path, metavar="DIR", help="also write a site to look at: open DIR/index.html")
     show.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE",
                       help="first take in records that others have sent, marked as self-reported")  # fmt: skip
     show.add_argument("--check", action="store_true", help="write nothing; fail if the file and the records disagree")
@@ -220,8 +221,9 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
 def board_command(options: argparse.Namespace, console: Console) -> int:
     if not options.runs.is_dir():
         raise BadInput(f"no folder {options.runs}: `bench run` makes one, or name another with --runs")
-    if options.add and options.check:
-        raise BadInput("--check writes nothing, --add does: use one of them")
+    for name, asked in (("--add", options.add), ("--html", options.html)):
+        if asked and options.check:
+            raise BadInput(f"--check writes nothing, {name} does: use one of them")
     added, refused = submissions.add(options.add, options.runs)
     for path in added:
         console.print(f"added {path}: self-reported until verified", highlight=False, soft_wrap=True)
@@ -234,6 +236,9 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
         records.prepare_folder(target.parent)
         records.write_whole(target, text.encode())
         console.print(f"wrote {target}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)
+        if options.html:
+            page.write(options.html, options.runs, found, reported)
+            console.print(f"wrote {options.html / 'index.html'}: open it", highlight=False, soft_wrap=True)
         return 1 if problems or refused else 0
     written = target.read_text() if target.exists() else ""
     for line in difflib.unified_diff(written.splitlines(), text.splitlines(), str(target), "the records", lineterm=""):
