@@ -27,6 +27,8 @@ from statistics import mean
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from bench import VERSION
 from bench.board import (
     HELD,
@@ -166,7 +168,7 @@ def _ranking(members: Sequence[RunRecord], marked: frozenset[str]) -> dict[str, 
         scores = _scores([r.metrics for r in same], trained, longer)
         mine = min(map(_reach, same), key=int)
         exam = f"{mine} {sorted(errors)}"
-        exams.setdefault(exam, _average(same, mine, "h_bayes", stride))
+        exams[exam] = exams.get(exam) or _average(same, mine, "h_bayes", stride)
         rows.append(
             {
                 "rank": rank,
@@ -207,7 +209,7 @@ def _reach(record: RunRecord) -> str:
 def _average(records: Sequence[RunRecord], k: str, name: str, stride: int) -> list[float]:
     """A curve, its mean over seeds; of a very long one every n-th position."""
     curves = [record.by_position[k][name][::stride] for record in records]
-    return _short([mean(values) for values in zip(*curves, strict=True)], CURVE)
+    return _short(np.mean(curves, axis=0).tolist(), CURVE)
 
 
 def _scores(trees: list[dict[str, Any]], trained: str, longer: list[str]) -> list[Any]:

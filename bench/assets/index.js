@@ -136,6 +136,7 @@ function board(set) {
   const archs = new Set(groups.flatMap((group) => group.rows.map((row) => row.arch)));
   const runs = groups.reduce((sum, group) => sum + group.failed.length + group.rows.reduce((n, row) => n + row.runs.length, 0), 0);
   return [
+    el("h2", { class: "hidden" }, "Leaderboard"),
     el("p", { class: "lead" }, "Every task here has an exact posterior and cannot be memorised, so a model's error is measured, in fractions of a bit. ",
       el("b", {}, `${whole(runs)} runs, ${archs.size} architectures, ${new Set(groups.map((group) => group.task)).size} tasks.`)),
     legend(set),
