@@ -330,22 +330,3 @@ def plain(text: object) -> str:
     for mark in "\\`*_{}[]<>#|!~&@":
         safe = safe.replace(mark, "\\" + mark)
     return safe.replace("://", "\\://").replace("www.", "www\\.")
-
-
-def render_terminal(records: list[RunRecord]) -> str:
-    """The columns that answer the question, for a screen of 100 characters."""
-    parts = []
-    for name, members in group(records).items():
-        good = [record for record in members if record.status == "ok"]
-        parts.append(str(name))
-        if good:
-            header, rows = table(good)
-            last = [column for column in header if column.endswith("new")][-1:]
-            wanted = ["#", "architecture", header[2], "KL", *last, "memory", "parameters", "seconds"]
-            keep = [header.index(column) for column in wanted if column in header]
-            shown = [[row[i].replace("*", "").replace("\\", "") for i in keep] for row in rows]
-            align = ["left" if header[i] == "architecture" else "right" for i in keep]
-            head = [header[i] for i in keep]
-            parts.append(tabulate(shown, headers=head, tablefmt="simple", colalign=align, disable_numparse=True))
-        parts += [f"FAILED: {failure}" for failure in failures(members)]
-    return "\n\n".join(parts)

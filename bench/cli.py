@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, kernels, page, perf, records, report, stop, submissions, verify
+from bench import VERSION, board, engine, kernels, page, perf, records, report, stop, submissions, terminal, verify
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
@@ -91,7 +91,7 @@ def make_parser() -> Parser:
     run.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", dest="settings",
                      help="change a setting or a task's parameter, e.g. --set steps=2000 size=10")  # fmt: skip
 
-    show = command("board", board_command, "render records as a Markdown leaderboard",
+    show = command("board", board_command, "show records, and write them as a Markdown leaderboard or a site",
                    "bench board --runs leaderboard/runs --out leaderboard/README.md --check")  # fmt: skip
     show.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
     show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the folder of the records")
@@ -179,8 +179,8 @@ def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Pla
 
 
 def show_board(results: list[records.RunRecord], console: Console, out: Path) -> int:
-    print(f"\n{board.render_terminal(results)}\n")
-    print("Errors in bits against the exact posterior; rows without a rank are references.")
+    terminal.show(results, console, pictures=True)
+    print("\nErrors in bits against the exact posterior; rows without a rank are references.")
     found, reported = read_records(out)[:2]
     target = out / "leaderboard.md"
     records.write_whole(target, board.render(found, reported).encode())
@@ -233,6 +233,8 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
     target = options.out or options.runs / "leaderboard.md"
     text = board.render(found, reported)
     if not options.check:
+        terminal.show([*found, *reported], console, marked=frozenset(record.id for record in reported))
+        print()
         records.prepare_folder(target.parent)
         records.write_whole(target, text.encode())
         console.print(f"wrote {target}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)

@@ -100,8 +100,9 @@ def visit(browser):
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on("request", lambda r: r.url.startswith(("file:", "data:")) or complaints.append(r.url))
-        tab.goto(path.as_uri() + address)
-        tab.wait_for_selector("main")
+        if path.exists():
+            tab.goto(path.as_uri() + address)
+            tab.wait_for_selector("main")
         return tab
 
     yield call
@@ -134,7 +135,13 @@ def test_a_run_has_a_page_with_its_curves_commands_and_report(site, visit):
     tab = visit(site / "runs" / f"{(site / 'reported').read_text()}.html")
     assert len(draw(tab)) == 3
     text = tab.locator("main").inner_text()
-    for said in ("bench run --preset quick", "bench verify", "git checkout 5e3b0ad", "Which layers does it need?", "n/a"):
+    for said in (
+        "bench run --preset quick",
+        "bench verify",
+        "git checkout 5e3b0ad",
+        "Which layers does it need?",
+        "n/a",
+    ):
         assert said in text
     assert "0.12346" in text
     assert HOSTILE in text
@@ -146,7 +153,7 @@ def test_a_run_has_a_page_with_its_curves_commands_and_report(site, visit):
 
 def column(tab, number, task="hmm"):
     cells = tab.locator(f'section[data-task="{task}"] >> nth=0').locator(f"tbody td:nth-child({number})")
-    return [float(cell.split("\n")[0].replace(",", "")) for cell in cells.all_inner_texts()]
+    return [float(c.replace(",", "")) for c in cells.evaluate_all("all => all.map(c => c.firstChild.textContent)")]
 
 
 def test_sorting_changes_the_order_of_the_rows(site, visit):
@@ -199,7 +206,8 @@ def test_intervals_and_references_are_drawn(site, visit):
     rows = tab.locator(".ranking tbody tr").count()
     assert rows == 5
     assert tab.locator(".strip .range").count() == rows
-    assert tab.locator(".strip .rule").count() == 2 * rows  # uniform and best constant
+    shown = tab.locator("tbody .strip").first.evaluate("e => getComputedStyle(e).backgroundImage")
+    assert shown.count("gradient") == 2  # uniform and best constant
     low, middle, high = (
         tab.locator(f".strip {c}").first.evaluate(f"e => e.getBoundingClientRect().{side}")
         for c, side in ((".range", "left"), (".dot", "x"), (".range", "right"))
@@ -243,19 +251,33 @@ def test_hostile_text_is_shown_as_text(site, visit):
 
 
 def test_a_thousand_records_load_and_sort_without_a_pause(tmp_path, visit):
-    many = [vary(r, i, 1 + i / 100, lr=0.01 + i / 1000) for i in range(50) for r in published()]
+    """Under 1 s of the page's own thread: other work on this machine is not the page's."""
+    tracks = [{"preset": p, "supervision": s, "lr": r} for p in ("quick", "small", "paper", "smoke", "tiny")
+              for s in ("posterior", "sampled") for r in (0.01, 0.02, 0.03, 0.04, 0.05)]  # fmt: skip
+    many = [vary(r, i, 1 + i / 100, **track) for i, track in enumerate(tracks) for r in published()]
+    assert len(many) == 1000
     page.write(tmp_path / "site", tmp_path, many)
-    tab = visit(tmp_path / "site/index.html")
-    loaded = tab.evaluate("performance.timing.loadEventEnd - performance.timing.navigationStart") / 1000
+    tab = visit(tmp_path / "none")
+    meter = tab.context.new_cdp_session(tab)
+    meter.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy():
+        return next(m["value"] for m in meter.send("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
+
+    start = busy()
+    tab.goto((tmp_path / "site/index.html").as_uri())
+    draw(tab)
+    loaded = busy() - start
     assert tab.locator(".ranking tbody tr").count() == 1000
-    script = """() => new Promise(done => { const start = performance.now();
-        addEventListener("hashchange", () => requestAnimationFrame(() => setTimeout(() => done(performance.now() - start))));
-        document.querySelector("[data-sort=seconds]").click(); })"""
-    sorting = tab.evaluate(script) / 1000
+    start = busy()
+    tab.locator("[data-sort=seconds]").first.click()
+    tab.wait_for_selector("th[aria-sort]:has([data-sort=seconds])")
+    tab.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+    sorting = busy() - start
     assert column(tab, 6, "bijection") == sorted(column(tab, 6, "bijection"))
     print(f"1,000 records: loaded in {loaded:.2f} s, sorted in {sorting:.2f} s")
-    assert loaded < 1
-    assert sorting < 1
+    assert 0 < loaded < 1
+    assert 0 < sorting < 1
 
 
 def test_text_in_a_page_cannot_leave_its_element(site):

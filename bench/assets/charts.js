@@ -34,7 +34,13 @@ const shape = (arch) => SHAPES[order(arch) % 5];
 const dash = (arch) => DASHES[Math.floor(order(arch) / 6) % 4];
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
+const drawnSymbols = new Map();
 function symbol(arch) {
+  const key = `${arch} ${dark.matches}`;
+  if (!drawnSymbols.has(key)) drawnSymbols.set(key, drawSymbol(arch));
+  return drawnSymbols.get(key).cloneNode(true);
+}
+function drawSymbol(arch) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
   for (const [name, value] of Object.entries({ viewBox: "-1.3 -1.3 2.6 2.6", class: "symbol", "aria-hidden": "true" }))
@@ -89,8 +95,9 @@ function tooltip(_, event, __, value) {
   tip.style.top = `${y + 18 + box.height > innerHeight ? y - box.height - 10 : y + 18}px`;
 }
 
+const ready = new Promise((done) => addEventListener("load", done)); // the library comes last: tables need not wait for it
 const seen = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) if (isIntersecting) { seen.unobserve(target); render(target); }
+  for (const { isIntersecting, target } of entries) if (isIntersecting) { seen.unobserve(target); ready.then(() => specs.has(target) && render(target)); }
 }, { rootMargin: "300px" });
 const specs = new Map();
 
@@ -228,7 +235,8 @@ function lengths(group, rows) {
 function overview(groups, held) {
   const points = groups.flatMap((group) => {
     const constant = group.refs.find(([name]) => name === "best constant")?.[1];
-    return group.shown.map((row) => ({ arch: row.arch, task: group.label, share: row.mae / constant, low: row.interval && row.interval[0] / constant,
+    const best = group.shown.filter((row, i, rows) => rows.findIndex((other) => other.arch === row.arch) === i);
+    return best.map((row) => ({ arch: row.arch, task: group.label, share: row.mae / constant, low: row.interval && row.interval[0] / constant,
       high: row.interval && row.interval[1] / constant, tip: { name: row.name, task: group.label, error: `${bits(row.mae)} bits`, "of the best constant's": `${(100 * row.mae / constant).toPrecision(2)} %` } }));
   }).filter((point) => point.share > 0);
   const { color, shape } = byArch(points);

@@ -104,13 +104,14 @@ function ranking(group, set) {
   const references = group.refs.filter(([, mae]) => mae > 1e-7);
   const labels = references.map(([name, mae]) => [name, at(mae)]).sort((a, b) => a[1] - b[1]);
   for (let i = labels.length - 1; i >= 0; i--) labels[i][1] = Math.min(labels[i][1], (labels[i + 1]?.[1] ?? 108) - 8);
-  const rules = () => references.map(([, mae]) => el("i", { class: "rule", style: `left:${at(mae)}%` }));
+  // lines of the references: one background that all rows share
+  const rules = references.map(([, mae]) => `repeating-linear-gradient(var(--muted) 0 3px, transparent 3px 6px) ${at(mae)}% 0 / 1px 100% no-repeat`).join(", ");
   const head = (column) => column.key === "strip"
     ? el("th", { scope: "col", class: "strip" }, el("span", { class: "ticks" }, decades.map((value, i) => el("span", { style: `left:${at(value)}%`, class: i % 2 ? "odd" : null }, value >= 0.001 ? String(+value.toPrecision(1)) : value.toExponential(0)))), el("span", { class: "hidden" }, "error on a log scale"))
     : el("th", { scope: "col", class: column.left ? "left" : null, "aria-sort": column.key === sort ? (down ? "descending" : "ascending") : null },
       el("button", { type: "button", "data-sort": column.key, onclick: () => go({ sort: column.key, order: column.key === sort && !down ? "down" : "" }) }, column.title));
   const cell = (column, row) => {
-    if (column.key === "strip") return el("td", { class: "strip" }, rules(),
+    if (column.key === "strip") return el("td", { class: "strip" },
       row.interval ? el("i", { class: "range", style: `left:${at(row.interval[0])}%;width:${at(row.interval[1]) - at(row.interval[0])}%;background:${hue(row.arch)}` }) : null,
       el("i", { class: "dot", style: `left:${at(row.mae)}%` }, symbol(row.arch)));
     if (column.key === "name") return el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(row.arch), el("span", {}, el("a", { href: `runs/${row.runs[0][1]}.html` }, row.name), row.self ? el("em", {}, "self-reported") : null)));
@@ -120,7 +121,7 @@ function ranking(group, set) {
   };
   const rows = sorted(group.shown, all.find((column) => column.key === sort), down);
   return el("section", { class: "card", "data-task": group.task }, heading(group),
-    group.rows.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Ranking of ${group.task}, preset ${group.preset}` }, el("table", { class: "ranking" },
+    group.rows.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Ranking of ${group.task}, preset ${group.preset}` }, el("table", { class: "ranking", style: `--rules: ${rules || "none"}` },
       el("thead", {}, el("tr", {}, all.map(head))),
       el("tbody", {}, rows.map((row) => el("tr", {}, all.map((column) => cell(column, row))))),
       el("tfoot", {}, el("tr", {}, all.map((column) => column.key === "strip"
@@ -140,7 +141,7 @@ function board(set) {
     el("p", { class: "lead" }, "Every task here has an exact posterior and cannot be memorised, so a model's error is measured, in fractions of a bit. ",
       el("b", {}, `${whole(runs)} runs, ${archs.size} architectures, ${new Set(groups.map((group) => group.task)).size} tasks.`)),
     legend(set),
-    drawn.length ? chart("How far from Bayes?", "Left is better. One mark an architecture; bars are 95 % intervals over seeds.", `Error of every architecture on ${drawn.length} rankings, as a share of the best constant's; the tables below hold the numbers`, () => overview(drawn, DATA.primitives.held), drawn.reduce((sum, group) => sum + 14 + 13 * new Set(group.shown.map((row) => row.arch)).size, 0)) : null,
+    drawn.length ? chart("How far from Bayes?", "Left is better. One mark an architecture, its best row; bars are 95 % intervals over seeds.", `Error of every architecture on ${drawn.length} rankings, as a share of the best constant's; the tables below hold the numbers`, () => overview(drawn, DATA.primitives.held), drawn.reduce((sum, group) => sum + 14 + 13 * new Set(group.shown.map((row) => row.arch)).size, 0)) : null,
     groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
   ];
 }
