@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, kernels, perf, records, report, stop, submissions, verify
+from bench import VERSION, board, claims, engine, kernels, perf, records, report, stop, submissions, verify
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
@@ -181,9 +181,9 @@ def show_board(results: list[records.RunRecord], console: Console, out: Path) ->
     print(f"\n{board.render_terminal(results)}\n")
     print("Errors in bits against the exact posterior; rows without a rank are references.")
     found, reported = read_records(out)[:2]
-    target = out / "leaderboard.md"
-    records.write_whole(target, board.render(found, reported).encode())
-    console.print(f"wrote {target}, from all {len(found)} records in {out}", highlight=False, soft_wrap=True)
+    for path, text in pages(out, out / "leaderboard.md", found, reported).items():
+        records.write_whole(path, text.encode())
+        console.print(f"wrote {path}, from all {len(found)} records in {out}", highlight=False, soft_wrap=True)
     return 1 if any(record.status != "ok" for record in results) else 0
 
 
@@ -229,20 +229,34 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
         print(f"bench: refused {path}: {reason}", file=sys.stderr)
     found, reported, problems = read_records(options.runs)
     target = options.out or options.runs / "leaderboard.md"
-    text = board.render(found, reported)
+    wanted = pages(options.runs, target, found, reported)
     if not options.check:
         records.prepare_folder(target.parent)
-        records.write_whole(target, text.encode())
-        console.print(f"wrote {target}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)
+        for path, text in wanted.items():
+            records.write_whole(path, text.encode())
+            console.print(f"wrote {path}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)
         return 1 if problems or refused else 0
-    written = target.read_text() if target.exists() else ""
-    for line in difflib.unified_diff(written.splitlines(), text.splitlines(), str(target), "the records", lineterm=""):
+    return 1 if sum(differs(path, text, console) for path, text in wanted.items()) or problems else 0
+
+
+def pages(
+    runs: Path, target: Path, found: list[records.RunRecord], reported: list[records.RunRecord]
+) -> dict[Path, str]:
+    """What the records say: the leaderboard, and beside it the ledger of published claims."""
+    ledger = claims.ledger(found, claims.read_reports(runs, found))
+    return {target: board.render(found, reported), target.parent / "CLAIMS.md": claims.render(ledger)}
+
+
+def differs(path: Path, text: str, console: Console) -> bool:
+    """Whether a generated page is not what it would be now; the difference is shown."""
+    written = path.read_text() if path.exists() else ""
+    for line in difflib.unified_diff(written.splitlines(), text.splitlines(), str(path), "the records", lineterm=""):
         print(line)
-    if written != text or problems:
-        print(f"bench: {target} does not say what the records say", file=sys.stderr)
-        return 1
-    console.print(f"{target} says what {len(found) + len(reported)} records say", highlight=False, soft_wrap=True)
-    return 0
+    if written != text:
+        print(f"bench: {path} does not say what the records say", file=sys.stderr)
+    else:
+        console.print(f"{path} says what the records say", highlight=False, soft_wrap=True)
+    return written != text
 
 
 def report_command(options: argparse.Namespace, console: Console) -> int:
