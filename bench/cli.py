@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import itertools
+import json
 import os
 import signal
 import sys
@@ -119,7 +120,10 @@ def make_parser() -> Parser:
         "--static", action="store_true", help="compile for all targets, no GPU needed, and read the binaries"
     )
     check.add_argument("--out", type=Path, metavar="FILE", help="with --static: write the table here")
-    command("perf", perf_command, "measure this machine: speeds as ratios, in one run", "bench perf")
+    speed = command(
+        "perf", perf_command, "measure this machine: speeds as ratios, in one run", "bench perf --json p.json"
+    )
+    speed.add_argument("--json", type=Path, metavar="FILE", help="write them here too, as one flat object")
     return parser
 
 
@@ -319,5 +323,11 @@ def kernels_command(options: argparse.Namespace, console: Console) -> int:
 
 
 def perf_command(options: argparse.Namespace, console: Console) -> int:
-    console.print(perf.report())
+    if options.json is not None:
+        records.prepare_folder(options.json.parent)
+    with console.status("measuring") as status:
+        found = perf.measure(lambda what: status.update(f"measuring: {what}"))
+    console.print(perf.report(found))
+    if options.json is not None:
+        records.write_whole(options.json, (json.dumps(found, indent=1) + "\n").encode())
     return 0
