@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import itertools
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,22 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, engine, kernels, page, perf, records, report, stop, submissions, terminal, verify
+from bench import (
+    VERSION,
+    board,
+    claims,
+    engine,
+    figures,
+    kernels,
+    page,
+    perf,
+    records,
+    report,
+    stop,
+    submissions,
+    terminal,
+    verify,
+)
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
@@ -96,6 +112,7 @@ def make_parser() -> Parser:
     show.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
     show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the folder of the records")
     show.add_argument("--html", type=Path, metavar="DIR", help="also write a site to look at: open DIR/index.html")
+    show.add_argument("--figures", action="store_true", help="also draw its two figures beside it: overview, entropy")
     show.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE",
                       help="first take in records that others have sent, marked as self-reported")  # fmt: skip
     show.add_argument("--check", action="store_true", help="write nothing; fail if the file and the records disagree")
@@ -120,7 +137,10 @@ def make_parser() -> Parser:
         "--static", action="store_true", help="compile for all targets, no GPU needed, and read the binaries"
     )
     check.add_argument("--out", type=Path, metavar="FILE", help="with --static: write the table here")
-    command("perf", perf_command, "measure this machine: speeds as ratios, in one run", "bench perf")
+    speed = command(
+        "perf", perf_command, "measure this machine: speeds as ratios, in one run", "bench perf --json p.json"
+    )
+    speed.add_argument("--json", type=Path, metavar="FILE", help="write them here too, as one flat object")
     return parser
 
 
@@ -182,9 +202,9 @@ def show_board(results: list[records.RunRecord], console: Console, out: Path) ->
     terminal.show(results, console, pictures=True)
     print("\nErrors in bits against the exact posterior; rows without a rank are references.")
     found, reported = read_records(out)[:2]
-    target = out / "leaderboard.md"
-    records.write_whole(target, board.render(found, reported).encode())
-    console.print(f"wrote {target}, from all {len(found)} records in {out}", highlight=False, soft_wrap=True)
+    for path, text in pages(out, out / "leaderboard.md", found, reported).items():
+        records.write_whole(path, text.encode())
+        console.print(f"wrote {path}, from all {len(found)} records in {out}", highlight=False, soft_wrap=True)
     return 1 if any(record.status != "ok" for record in results) else 0
 
 
@@ -231,25 +251,41 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
         print(f"bench: refused {path}: {reason}", file=sys.stderr)
     found, reported, problems = read_records(options.runs)
     target = options.out or options.runs / "leaderboard.md"
-    text = board.render(found, reported)
+    wanted = pages(options.runs, target, found, reported)
+    if options.figures:
+        wanted |= {target.parent / f"{name}.svg": image for name, image in figures.draw(found).items()}
     if not options.check:
         terminal.show([*found, *reported], console, marked=frozenset(record.id for record in reported))
         print()
         records.prepare_folder(target.parent)
-        records.write_whole(target, text.encode())
-        console.print(f"wrote {target}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)
+        for path, text in wanted.items():
+            records.write_whole(path, text.encode())
+            console.print(f"wrote {path}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)
         if options.html:
             page.write(options.html, options.runs, found, reported)
             console.print(f"wrote {options.html / 'index.html'}: open it", highlight=False, soft_wrap=True)
         return 1 if problems or refused else 0
-    written = target.read_text() if target.exists() else ""
-    for line in difflib.unified_diff(written.splitlines(), text.splitlines(), str(target), "the records", lineterm=""):
+    return 1 if sum(differs(path, text, console) for path, text in wanted.items()) or problems else 0
+
+
+def pages(
+    runs: Path, target: Path, found: list[records.RunRecord], reported: list[records.RunRecord]
+) -> dict[Path, str]:
+    """What the records say: the leaderboard, and beside it the ledger of published claims."""
+    ledger = claims.ledger(found, claims.read_reports(runs, found))
+    return {target: board.render(found, reported), target.parent / "CLAIMS.md": claims.render(ledger)}
+
+
+def differs(path: Path, text: str, console: Console) -> bool:
+    """Whether a generated page is not what it would be now; the difference is shown."""
+    written = path.read_text() if path.exists() else ""
+    for line in difflib.unified_diff(written.splitlines(), text.splitlines(), str(path), "the records", lineterm=""):
         print(line)
-    if written != text or problems:
-        print(f"bench: {target} does not say what the records say", file=sys.stderr)
-        return 1
-    console.print(f"{target} says what {len(found) + len(reported)} records say", highlight=False, soft_wrap=True)
-    return 0
+    if written != text:
+        print(f"bench: {path} does not say what the records say", file=sys.stderr)
+    else:
+        console.print(f"{path} says what the records say", highlight=False, soft_wrap=True)
+    return written != text
 
 
 def report_command(options: argparse.Namespace, console: Console) -> int:
@@ -312,5 +348,11 @@ def kernels_command(options: argparse.Namespace, console: Console) -> int:
 
 
 def perf_command(options: argparse.Namespace, console: Console) -> int:
-    console.print(perf.report())
+    if options.json is not None:
+        records.prepare_folder(options.json.parent)
+    with console.status("measuring") as status:
+        found = perf.measure(lambda what: status.update(f"measuring: {what}"))
+    console.print(perf.report(found))
+    if options.json is not None:
+        records.write_whole(options.json, (json.dumps(found, indent=1) + "\n").encode())
     return 0

@@ -1,40 +1,204 @@
-"""How fast this machine runs the bench, as ratios measured in one process on one core."""
+"""How fast this machine runs the bench, as ratios measured in one process on one core.
+
+Everything that is compared runs in turns (ours, theirs, ours, theirs ...), and a ratio is that of the medians, so that
+a neighbour on a shared machine slows down both. A product of square matrices in the same turns is the peak that
+"share of peak" refers to.
+
+step          a whole training step: forward, backward, clipping, optimizer. The plain one is torch's
+              nn.TransformerEncoder of the same shape with AdamW, as a first script would have it
+arithmetic    forward and backward alone, both sides
+sampling      sequences with their exact posterior, against a Python loop over sequences and steps
+evaluation    one forward for all positions, against one forward a prefix
+exponents     slope of log(time) over log(size), the other sizes as in the preset
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from statistics import median
 
+import numpy as np
 import torch
 from rich.table import Table
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from bench.config import RunConfig, compose
+from bench.meter import count_flops
+from bench.run import make_model, step_flops
+from bench.score import predict
 from bench.seeds import generator
+from bench.train import backward, draw, make_optimizers, train_step
+from models.base import Embed
+from tasks.base import Batch, Shape
 from tasks.hmm import HMM
 
+ROUNDS = 5
+ROUNDS_LARGE = 3
+PEAK = 1024  # side of the square matrices whose product is the peak
+GROWTH = {"batch": (32, 64, 128), "horizon": (20, 40, 80), "width": (64, 128, 256)}
+Work = Callable[[], object]
 
-def report() -> Table:
-    table = Table("what", "sequences a second", "times the plain version", box=None, header_style="bold")
+
+class Plain(nn.Module):
+    """What a first script would have: torch's own encoder under a causal mask, on the same embedding."""
+
+    def __init__(self, shape: Shape, config: RunConfig) -> None:
+        super().__init__()
+        self.embed = Embed(shape, config.width)
+        layer = nn.TransformerEncoderLayer(
+            config.width, config.heads, config.ffn, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.stack = nn.TransformerEncoder(layer, config.layers, nn.LayerNorm(config.width), enable_nested_tensor=False)
+        self.head = nn.Linear(config.width, shape.classes)
+
+    def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
+        mask_TT = nn.Transformer.generate_square_subsequent_mask(tokens_BT.shape[1])
+        x_BTD = self.stack(self.embed(tokens_BT, features_BTF), mask=mask_TT, is_causal=True)
+        logits: Tensor = self.head(x_BTD)
+        return logits
+
+
+def measure(progress: Callable[[str], None] = lambda _: None) -> dict[str, float]:
+    """Named ratios and rates, flat; nothing here is worth anything beside another run on the same cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        task, rng = HMM(), generator("cpu", 0, "perf")
-        batched = rate(lambda n: task.posterior(task.sample(n, 20, rng)), 1024)
-        plain = rate(lambda n: one_by_one(task, n, rng), 16)
+        found: dict[str, float] = {}
+        for preset, rounds in (("small", ROUNDS), ("paper", ROUNDS_LARGE)):
+            progress(f"training step, hmm at {preset} shape")
+            found |= {f"{preset}_{name}": value for name, value in step_ratios(preset, rounds).items()}
+        progress("sampling")
+        found |= sampling_ratio()
+        progress("evaluation")
+        found |= evaluation_ratio()
+        for name, sizes in GROWTH.items():
+            progress(f"growth with {name}")
+            found[f"exponent_{name}"] = exponent(name, sizes)
+        return found
     finally:
         torch.set_num_threads(threads)
-    table.add_row("hmm, K = 20, sampled with posterior, one core", f"{batched:,.0f}", f"{batched / plain:,.0f}")
-    table.add_row("the same, sequence by sequence", f"{plain:,.0f}", "1")
+
+
+def step_ratios(preset: str, rounds: int) -> dict[str, float]:
+    config = compose(preset, "transformer", "hmm", 0, "cpu", {"steps": 1, "batch": 64})
+    task = config.make_task()
+    model, plain = make_model(config), Plain(task.shape, config)
+    optimizers = make_optimizers(model, config)
+    adam = torch.optim.AdamW(plain.parameters(), lr=1e-4)
+    data = next(draw(task, config))
+    square = torch.randn(PEAK, PEAK)
+
+    def plain_backward() -> None:
+        logits = plain(data[0].tokens, data[0].features)[:, data[0].queries]
+        cross_entropy(logits.flatten(0, 1), data[1].flatten(0, 1)).backward()
+
+    def plain_step() -> None:
+        plain_backward()
+        nn.utils.clip_grad_norm_(plain.parameters(), config.clip)
+        adam.step()
+        adam.zero_grad()
+
+    def ours_step() -> None:
+        train_step(model, optimizers, *data, config.clip)
+
+    def optimize() -> None:
+        for optimizer in optimizers:
+            optimizer.step()
+
+    with count_flops() as counted:
+        backward(model, *data, 1)
+        optimize()
+    t = turns(
+        {
+            "peak": lambda: square @ square,
+            "step": ours_step,
+            "plain step": plain_step,
+            "arithmetic": lambda: backward(model, *data, 1),
+            "plain arithmetic": plain_backward,
+        },
+        rounds,
+    )
+    peak = 2 * PEAK**3 / t["peak"]
+    return {
+        "step_over_plain": t["step"] / t["plain step"],
+        "arithmetic_over_plain": t["arithmetic"] / t["plain arithmetic"],
+        "step_share_of_peak": counted["flops"] / t["step"] / peak,
+        "arithmetic_share_of_peak": step_flops(config) / t["arithmetic"] / peak,
+        "optimizer_share_of_step": 1 - t["arithmetic"] / t["step"],
+    }
+
+
+def turns(works: dict[str, Work], rounds: int = ROUNDS) -> dict[str, float]:
+    """Median seconds of each, taken in turns after one round of warm-up."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for i in range(rounds + 1):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            if i:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: median(values) for name, values in seconds.items()}
+
+
+def sampling_ratio() -> dict[str, float]:
+    task, rng = HMM(), generator("cpu", 0, "perf")
+    t = turns({"ours": lambda: task.posterior(task.sample(1024, 20, rng)), "plain": lambda: one_by_one(task, 16, rng)})
+    return {"sampling_over_plain": (1024 / t["ours"]) / (16 / t["plain"]), "sequences_per_second": 1024 / t["ours"]}
+
+
+def evaluation_ratio() -> dict[str, float]:
+    config = compose("small", "transformer", "hmm", 0, "cpu", {"steps": 1})
+    task = config.make_task()
+    model = make_model(config).eval()
+    batch = task.sample(64, 50, generator("cpu", 0, "perf"))
+    t = turns({"ours": lambda: predict(model, batch), "plain": lambda: prefix_by_prefix(model, batch)})
+    return {"evaluation_over_plain": t["plain"] / t["ours"]}
+
+
+@torch.no_grad()
+def prefix_by_prefix(model: nn.Module, batch: Batch) -> Tensor:
+    """The straightforward way: to ask at a position, read the sequence up to it."""
+    logits = [model(batch.tokens[:, : q + 1], batch.features[:, : q + 1])[:, -1] for q in batch.queries.tolist()]
+    return torch.stack(logits, dim=1).to(torch.float64).log_softmax(-1)
+
+
+def exponent(name: str, sizes: tuple[int, ...]) -> float:
+    """By least squares over log-log."""
+    steps: dict[str, Work] = {}
+    for size in sizes:
+        config = compose("small", "transformer", "hmm", 0, "cpu", {"steps": 1, "layers": 2, name: size})
+        model, data = make_model(config), next(draw(config.make_task(), config))
+        optimizers = make_optimizers(model, config)
+        steps[str(size)] = partial(train_step, model, optimizers, *data, config.clip)
+    t = turns(steps)
+    return float(np.polyfit(np.log(sizes), np.log([t[str(size)] for size in sizes]), 1)[0])
+
+
+MEANING = {
+    "step_over_plain": "training step, time over nn.TransformerEncoder's with AdamW",
+    "arithmetic_over_plain": "forward and backward alone, the same",
+    "step_share_of_peak": "training step, share of the GEMM peak (the optimizer's products count)",
+    "arithmetic_share_of_peak": "forward and backward alone, the same",
+    "optimizer_share_of_step": "share of a step that is not forward and backward",
+    "sampling_over_plain": "sampling with posterior, speed over a loop over sequences",
+    "sequences_per_second": "sequences sampled a second, hmm, K = 20",
+    "evaluation_over_plain": "evaluation, speed over prefix by prefix, K = 50",
+    "exponent_batch": "growth of a step with the batch, exponent",
+    "exponent_horizon": "growth with the horizon",
+    "exponent_width": "growth with the width",
+}
+
+
+def report(found: dict[str, float]) -> Table:
+    table = Table("what", "shape", "value", box=None, header_style="bold")
+    for name, value in found.items():
+        preset, _, rest = name.partition("_")
+        shape, key = (preset, rest) if rest in MEANING else ("", name)
+        table.add_row(MEANING[key], shape, f"{value:,.0f}" if value >= 10 else f"{value:.2f}")
     return table
-
-
-def rate(work: Callable[[int], object], n: int, seconds: float = 1.0) -> float:
-    """Items a second, after a warm-up."""
-    work(n)
-    start, done = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
-        work(n)
-        done += n
-    return done / (time.perf_counter() - start)
 
 
 def one_by_one(task: HMM, n: int, rng: torch.Generator) -> None:

@@ -172,7 +172,7 @@ def fit(
     """
     optimizers = make_optimizers(model, config)
     base_lrs = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
-    watch = make_exam(task, config.horizon, min(WATCH_SEQUENCES, config.sequences), config.seed, config.device)
+    watch = watched(task, config)
     every = max(1, min(config.steps // WATCH_POINTS, WATCH_STEPS))
     keeper = keeper or Keeper(config)
     at = keeper.restore(model, optimizers)
@@ -219,6 +219,11 @@ def fit(
             report(progress)
         keeper.stepped(model, optimizers)
     return at.curve, at.data_seconds
+
+
+def watched(task: Task, config: RunConfig) -> Exam:
+    """The sequences on which a run is looked at while it trains."""
+    return make_exam(task, config.horizon, min(WATCH_SEQUENCES, config.sequences), config.seed, config.device)
 
 
 def _look(model: nn.Module, watch: Exam, losses: list[Tensor], step: int, steps: int, start: float) -> Progress:

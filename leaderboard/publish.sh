@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
     install -D -m 644 "$results/$record" "leaderboard/runs/$record"
 done
 bench board --runs leaderboard/runs --out leaderboard/README.md
-git add leaderboard/runs leaderboard/README.md
+git add leaderboard/runs leaderboard/README.md leaderboard/CLAIMS.md
 changed=$(git diff --cached --name-only -- leaderboard/runs | wc -l)
 if git diff --cached --quiet -- leaderboard; then
     echo "nothing changed: no commit"

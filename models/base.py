@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,9 +95,25 @@ class Embed(nn.Module):
         return x_BTD
 
 
+class _SquaredReLU(torch.autograd.Function):
+    """relu(x)^2 in two passes over memory and its gradient 2 g relu(x) in one; autograd's own takes two and four."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        r = relu(x)
+        ctx.save_for_backward(r)
+        return r * r
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (r,) = ctx.saved_tensors
+        return torch.addcmul(gradient.new_zeros(()), gradient, r, value=2)
+
+
 def activate(x: Tensor) -> Tensor:
-    """Squared ReLU (So et al. 2021): on these tasks it learns faster than GELU, and it is cheaper."""
-    return relu(x).square()
+    """Squared ReLU (So et al. 2021): on these tasks it learns faster than GELU, and it is no dearer."""
+    activated: Tensor = _SquaredReLU.apply(x)
+    return activated
 
 
 def residual_out(layer: nn.Linear) -> nn.Linear:

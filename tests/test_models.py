@@ -9,7 +9,7 @@ from bench.config import compose
 from bench.registry import BadInput
 from bench.seeds import generator
 from bench.train import loss_nats
-from models.base import ARCHS, Geometry, build, count_built, count_parameters, solve, solve_affine
+from models.base import ARCHS, Geometry, activate, build, count_built, count_parameters, solve, solve_affine
 from models.kernels.attention import attention, attention_step
 from models.taps import edit, record, tap_names
 from models.transformer import reference
@@ -235,3 +235,15 @@ def test_state_bytes_follow_from_the_architecture():
     assert make("transformer-uniform-attn", task).state_bytes(39) == 3 * 32 * 4
     assert make("mlp-pointwise", task).state_bytes(39) == 0
     assert count_parameters(transformer) > 0
+
+
+def test_the_activation_is_a_squared_relu_to_the_last_bit():
+    x = torch.randn(50, 40, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    plain = x.detach().clone().requires_grad_()
+    gradient = torch.randn(50, 40, generator=torch.Generator().manual_seed(1))
+    ours, known = activate(x), plain.relu().square()
+    ours.backward(gradient)
+    known.backward(gradient)
+    assert torch.equal(ours, known)
+    assert torch.equal(x.grad, plain.grad)
+    assert (x.grad != 0).any()

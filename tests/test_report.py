@@ -12,10 +12,12 @@ from scipy.stats import beta, betabinom
 from bench import report
 from bench.cli import main
 from bench.config import compose
-from bench.diagnostics import QUESTIONS, lowprob, permutation, posterior, predictive, prior, probes
+from bench.diagnostics import QUESTIONS, lowprob, permutation, posterior, predictive, prior, probes, training
 from bench.diagnostics.base import NotAvailable, Run, Section, Table, section
 from bench.records import write
 from bench.run import run_one
+from bench.score import LN2, predict, score
+from bench.train import watched
 from tasks.bernoulli import Bernoulli
 
 FLAT = Bernoulli()
@@ -226,3 +228,15 @@ def test_a_run_that_is_not_whole_is_refused(folder, tmp_path, capsys, spoil, mes
     spoil(tmp_path / path.name)
     assert main(["report", str(tmp_path / path.name), "--runs", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_no_model_is_below_the_exact_line_of_the_training_curve(folder):
+    """The line and the looks are of the same sequences: between them lies the model's KL, and nothing else."""
+    run = report.load(report.find(str(folder / "hmm/transformer"), folder))
+    lines = training.curve.ask(run).pictures[0].figure.axes[0].lines
+    exact = next(line.get_ydata()[0] for line in lines if "exact" in str(line.get_label()))
+    exam = watched(run.task, run.config)
+    kl = score(exam, predict(run.model, exam.batch)).kl.mean().item()
+    last = LN2 * run.record.loss_curve[-1]["eval_loss"]
+    assert last - exact == pytest.approx(LN2 * kl, abs=1e-9)
+    assert kl > 0.01

@@ -1,0 +1,106 @@
+"""The ledger: verdicts by rule, rows found by rule, and nothing said where nothing was measured."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bench import claims
+from bench.claims import UNTESTED, Claim, Evidence, Mechanism, Row, Told, weigh
+from bench.records import write
+from bench.run import run_one
+
+
+@pytest.mark.parametrize(
+    ("values", "published", "failure", "verdict"),
+    [
+        ([0.010], 0.010, False, "reproduced"),
+        ([0.014], 0.010, False, "reproduced"),  # within the slack
+        ([0.002], 0.010, False, "exceeded"),
+        ([0.020], 0.010, False, "not reproduced"),
+        ([0.005, 0.040], 0.010, False, "reproduced"),  # its interval holds the published number
+        ([1.5], 1.85, True, "reproduced"),
+        ([3.0], 1.85, True, "reproduced"),  # a worse failure is one
+        ([0.01], 1.85, True, "not reproduced"),
+    ],
+)
+def test_verdicts(values, published, failure, verdict):
+    assert weigh(values, published, failure) == verdict
+
+
+@pytest.fixture(scope="module")
+def record():
+    from bench.config import compose
+
+    return run_one(compose("smoke", "transformer", "hmm", 0, "cpu", {"steps": 2}))[0]
+
+
+def as_row(record, preset, error, seed=0, steps=700, **config):
+    changed = {**record.config, "preset": preset, "seed": seed, "steps": steps, **config}
+    metrics = {"20": {"all": {**record.metrics["20"]["all"], "entropy_mae": error}}}
+    return replace(record, id=f"{preset}{seed}{error}", config=changed, metrics=metrics)
+
+
+CLAIM = Row("transformer on hmm", "a paper", 0.049, "hmm", "transformer")
+
+
+def test_the_largest_preset_speaks_and_then_the_most_seeds(record):
+    quick = [as_row(record, "quick", 0.04)]
+    small = [as_row(record, "small", 0.008, seed) for seed in range(3)]
+    short = [as_row(record, "small", 0.5, steps=10)]
+    sampled = [as_row(record, "paper", 0.7, supervision="sampled")]
+    judged = CLAIM.judge(Evidence([*quick, *short, *small, *sampled], {}))
+    assert judged.verdict == "exceeded"
+    assert judged.measured == "0.008 [0.008, 0.008] (small, 3 seeds, 700 steps)"
+    assert CLAIM.judge(Evidence(quick, {})).verdict == "reproduced"
+
+
+def test_what_was_not_measured_is_not_judged(record):
+    failed = replace(as_row(record, "quick", 0.04), status="failed")
+    other = as_row(record, "quick", 0.04, task="bijection")
+    for evidence in (Evidence([], {}), Evidence([failed], {}), Evidence([other], {})):
+        assert CLAIM.judge(evidence)[3:5] == (UNTESTED, UNTESTED)
+    far = replace(CLAIM, horizon=50)
+    assert far.judge(Evidence([as_row(record, "quick", 0.04)], {})).verdict == UNTESTED
+
+
+def test_reports_speak_for_what_records_do_not_hold(record):
+    run = as_row(record, "bernoulli-report", 0.0, task="bernoulli")
+    told = Told("r", "a report", 0.9958, *claims.COINS, "agreement", ("Pearson r",), "this run", more=True)
+    table = {"name": "agreement", "header": ["metric", "this run"], "rows": [["Pearson r", 0.9999]]}
+    report = {"run": run.id, "sections": [{"tables": [table]}]}
+    assert told.judge(Evidence([run], {})).verdict == UNTESTED
+    judged = told.judge(Evidence([run], {run.id: report}))
+    assert judged.verdict == "exceeded"
+    assert judged.measured.startswith("0.9999 (run ")
+    table["rows"][0][1] = 0.98
+    assert told.judge(Evidence([run], {run.id: report})).verdict == "not reproduced"
+
+
+def test_the_page_has_every_claim_and_counts_verdicts():
+    found = claims.ledger([])
+    assert all(claim.verdict == UNTESTED for claim in found)
+    page = claims.render([*found, Claim("c", "s", "1", "2", "exceeded", "")])
+    assert f"{len(found) + 1} claims: 1 exceeded, 0 reproduced, 0 not reproduced, {len(found)} not tested here." in page
+    assert page.count("\n|") == len(found) + 3
+
+
+def test_reports_are_read_from_beside_their_records(record, tmp_path):
+    path = write(tmp_path, record, None)
+    beside = path.with_suffix("")
+    beside.mkdir()
+    (beside / "report.json").write_text("{ not json")
+    assert claims.read_reports(tmp_path, [record]) == {}
+    (beside / "report.json").write_text(json.dumps({"run": "another", "sections": []}))
+    assert claims.read_reports(tmp_path, [record]) == {}
+    (beside / "report.json").write_text(json.dumps({"run": record.id, "sections": []}))
+    assert list(claims.read_reports(tmp_path, [record])) == [record.id]
+
+
+def test_every_claim_asks_for_something_that_can_be_run():
+    from models.base import ARCHS
+    from tasks.base import TASKS
+
+    for published in claims.PUBLISHED:
+        assert isinstance(published, Row | Told | Mechanism)
+        ARCHS.facts(published.arch), TASKS.facts(published.task)

@@ -1,0 +1,60 @@
+"""What `bench perf` compares does the same work on both sides; how long it takes is no test's business."""
+
+import json
+
+import torch
+
+from bench import perf
+from bench.cli import main
+from bench.config import compose
+from bench.run import make_model
+from bench.score import predict
+from bench.seeds import generator
+
+
+def test_prefix_by_prefix_gives_the_same_answers():
+    config = compose("smoke", "transformer", "hmm", 0, "cpu", {})
+    model, batch = make_model(config).eval(), config.make_task().sample(3, 12, generator("cpu", 0, "test"))
+    torch.testing.assert_close(perf.prefix_by_prefix(model, batch), predict(model, batch), atol=1e-5, rtol=0)
+
+
+def test_the_plain_transformer_has_our_shape_and_sees_no_future():
+    config = compose("smoke", "transformer", "hmm", 0, "cpu", {})
+    task = config.make_task()
+    plain, ours = perf.Plain(task.shape, config), config.make_model()
+    assert sum(p.numel() for p in plain.parameters()) == sum(p.numel() for p in ours.parameters())
+    batch = task.sample(2, 12, generator("cpu", 0, "test"))
+    changed = batch.tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 5
+    before, after = plain(batch.tokens, batch.features), plain(changed, batch.features)
+    assert torch.equal(before[:, :-1], after[:, :-1])
+    assert not torch.equal(before[:, -1], after[:, -1])
+
+
+def test_turns_are_taken_in_order_and_the_first_round_does_not_count():
+    order = []
+    works = {name: (lambda name=name: order.append(name)) for name in "ab"}
+    assert set(perf.turns(works, rounds=2)) == {"a", "b"}
+    assert "".join(order) == "ababab"
+
+
+def test_an_exponent_is_the_slope_over_log_log(monkeypatch):
+    monkeypatch.setattr(perf, "turns", lambda steps: {size: 3.0 * int(size) ** 1.7 for size in steps})
+    assert abs(perf.exponent("batch", (2, 4, 8)) - 1.7) < 1e-9
+
+
+def test_every_figure_has_a_meaning_and_the_object_is_flat(monkeypatch):
+    monkeypatch.setattr(perf, "turns", lambda works, rounds=1: dict.fromkeys(works, 1.0))
+    found = perf.measure()
+    assert all(isinstance(value, float) for value in found.values())
+    assert len(perf.report(found).rows) == len(found)
+    assert found["small_step_over_plain"] == found["evaluation_over_plain"] == 1.0
+
+
+def test_json_holds_what_the_table_shows(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(perf, "measure", lambda progress: {"sampling_over_plain": 190.0, "small_step_over_plain": 0.5})
+    assert main(["perf", "--json", str(tmp_path / "made" / "perf.json")]) == 0
+    assert json.loads((tmp_path / "made" / "perf.json").read_text()) == perf.measure(None)
+    out = capsys.readouterr().out
+    assert "190" in out
+    assert "0.50" in out
