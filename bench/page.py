@@ -260,7 +260,7 @@ def run_data(record: RunRecord, place: Path) -> dict[str, Any]:
         "curves": {k: _thin(curves) for k, curves in record.by_position.items() if curves},
         "training": [_short([look["step"], look["seconds"], look.get("entropy_mae")]) for look in record.loss_curve],
         "commands": commands(record, place),
-        "report": read_report(place.with_suffix("")),
+        "report": read_report(place.with_suffix(""), record.id),
     }
 
 
@@ -304,13 +304,15 @@ def commands(record: RunRecord, place: Path) -> list[str]:
     return [*start, shlex.join(words), *check]
 
 
-def read_report(folder: Path) -> dict[str, Any] | None:
+def read_report(folder: Path, run: str) -> dict[str, Any] | None:
     """What `bench report` left beside the record: whole and as agreed, or the reason why it is not shown."""
     path = folder / "report.json"
     if not path.is_file():
         return None
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
+        if told["run"] != run:
+            raise ValueError(f"it is of run {told['run']!r}")
         return {"sections": [_section(section, folder) for section in told["sections"]]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {"problem": printable(f"{path} is not a report ({type(error).__name__}: {error})"), "sections": []}

@@ -5,7 +5,7 @@ set -euo pipefail
 results=$(realpath "${1:?usage: leaderboard/publish.sh RESULTS}")
 cd "$(dirname "$0")/.."
 
-(cd "$results" && find . -name self-reported -prune -o -name '*.json' -print) | while read -r record; do
+(cd "$results" && find . -name self-reported -prune -o \( -name '*.json' -o -name '*.svg' \) -print) | while read -r record; do
     install -D -m 644 "$results/$record" "leaderboard/runs/$record"
 done
 bench board --runs leaderboard/runs --out leaderboard/README.md --figures

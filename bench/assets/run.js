@@ -40,7 +40,7 @@ function report() {
       section.status === "ok" ? null : el("p", { class: section.status === "failed" ? "failed" : "empty" }, section.status === "failed" ? "This section failed." : "n/a"),
       section.text.split(/\n\n+/).filter(Boolean).map((text) => el("p", {}, text)),
       section.figures.map((figure) => el("figure", { class: "picture" }, el("img", { src: figure.source, alt: figure.caption }), el("figcaption", {}, figure.caption))),
-      section.tables.map((table) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.name }, el("table", {}, el("caption", {}, table.name.replace(/[-_]/g, " ")),
+      section.tables.map((table) => el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": table.name }, el("table", {}, el("caption", {}, table.name.replace(/[-_]/g, " ")),
         el("thead", {}, el("tr", {}, table.header.map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, table.rows.map((row) => el("tr", {}, row.map((value) => el("td", { class: typeof value === "string" ? "left" : null }, String(number(value)))))))))))),
   ];
