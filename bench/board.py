@@ -40,6 +40,8 @@ All errors are in bits, against the exact posterior; lower is better.
 - **p**: paired sign-flip test against the row above, on the seeds that both have.
 - **state**: bytes carried from one position to the next, at the training length, in float32.
 - **FLOPs**: forward and backward passes of the whole training, by torch's counter.
+- **Time to accuracy**: the first look at a run, of at least twenty, at which its MAE on the watched sequences was no
+  larger; seconds of training, steps and FLOPs so far.
 - **tuning**: learning rates tried for this row, on a seed of its own; *untuned* rows use the preset's.
 - n/a: the task has no such length, or the architecture cannot read it.
 - (self-reported): sent in by others, and not verified yet.
@@ -50,6 +52,7 @@ What counts, and why, is in [RULES.md](RULES.md)."""
 # below the second share it is partly there.
 HELD, PARTLY = 0.05, 0.5
 PRIMITIVES = ("accumulation", "transport", "binding")
+GOALS = (0.1, 0.03, 0.01, 0.003)  # bits
 COSTS = ("seeds", "parameters", "steps", "seconds", "peak memory", "device", "commit")
 
 PRIMITIVES_LEGEND = (
@@ -96,6 +99,8 @@ def render(records: list[RunRecord], reported: Sequence[RunRecord] = ()) -> str:
                 _markdown(*table(good, marked)),
                 "Cost and fairness:",
                 _markdown(*fairness(good, marked)),
+                "Time to accuracy:",
+                _markdown(*time_to_accuracy(good, marked)),
                 _facts(good),
             ]
         parts += [f"**failed**: {failure}" for failure in failures(members)]
@@ -188,6 +193,25 @@ def fairness(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[
             ]
         )
     return header, rows
+
+
+def time_to_accuracy(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[list[str], list[list[str]]]:
+    """When each row was first seen below an error, on the sequences it was watched on; its seeds' mean."""
+    rows = []
+    for _, same in ranked(records, str(records[0].config["horizon"]), marked):
+        rows.append([plain(row_name(same[0], records)), *(_reached(same, goal) for goal in GOALS)])
+    return ["architecture", *(f"{goal:g} bits" for goal in GOALS)], rows
+
+
+def _reached(records: list[RunRecord], goal: float) -> str:
+    firsts = [next((p for p in record.loss_curve if p["entropy_mae"] <= goal), None) for record in records]
+    reached = [first for first in firsts if first is not None]
+    if len(reached) < len(records):
+        return f"{len(reached)} of {len(records)} seeds" if reached else "not reached"
+    steps = mean(first["step"] for first in reached)
+    flops = records[0].train_flops
+    cost = f", {flops * steps / records[0].config['steps']:.1e} FLOPs" if flops is not None else ""
+    return f"{mean(first['seconds'] for first in reached):.0f} s, {steps:,.0f} steps{cost}"
 
 
 def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
+from bench.board import plain
 from bench.records import RunRecord
 from bench.stats import interval
 
@@ -107,24 +108,24 @@ class Told:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A published statement about how a model works; the run's own report has weighed it."""
+    """A published statement about how a model works; the run's own report has weighed it, by a rule that it states."""
 
-    claim: str
     source: str
     published: str
     task: str
     arch: str
-    key: str  # what the claim is called in the report's table of claims
-    why: str = ""
+    claim: str  # as the report's table of claims has it
 
     def judge(self, evidence: Evidence) -> Claim:
-        found = evidence.line(self.task, self.arch, "claims", (self.key,))
+        found = evidence.line(self.task, self.arch, "claims", (self.claim,))
+        name = f"{self.claim} ({self.arch} on {self.task})"
         if found is None:
-            return Claim(self.claim, self.source, self.published, UNTESTED, UNTESTED, self.why)
+            return Claim(name, self.source, self.published, UNTESTED, UNTESTED, "")
         run, line = found
         told = {"holds": "reproduced", "does not hold": "not reproduced"}
-        measured = f"{line['measured']} (run {run.id}, preset {run.config['preset']})"
-        return Claim(self.claim, self.source, self.published, measured, told.get(line["verdict"], UNTESTED), self.why)
+        verdict = told.get(str(line["verdict"]), UNTESTED)
+        measured = f"{plain(line['measured here'])} (run {run.id}, preset {run.config['preset']})"
+        return Claim(name, self.source, self.published, measured, verdict, f"It holds if {plain(line['holds if'])}")
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ DILUTED = "Twenty near-perfect positions dilute the published mean; the new posi
 
 MISSED = "Ours is the probability not given to the right answer (total variation): no argmax forgives it"
 TOP_OFF = ("hmm", "transformer-no-attn-top2", "entropy_curve_mae")
-KEYS = ("bijection", "transformer")
+KEYS, HMM, MAMBA = ("bijection", "transformer"), ("hmm", "transformer"), ("hmm", "mamba2")
 ERROR = "rollout estimator, relative error"
 COINS = ("bernoulli", "transformer", "bernoulli-report")
 
@@ -224,11 +225,14 @@ PUBLISHED: tuple[Row | Told | Mechanism, ...] = (
     Row("transformer recalls 100 % (share missed)", LATER, 0.005, "recall", "transformer", "tv", why=MISSED),
     Row("Mamba recalls 97.8 % (share missed)", LATER, 0.022, "recall", "mamba2", "tv", why=MISSED),
     Row("LSTM cannot recall, 0.5 % (share missed)", LATER, 0.995, "recall", "lstm", "tv", failure=True, why=MISSED),
-    Mechanism("removing any one layer multiplies the error", FIRST, "> 10 times", "hmm", "transformer", "layers"),
-    Mechanism("layer-0 keys are more orthogonal than random", LATER, "0.052 against 0.082", *KEYS, "keys"),
-    Mechanism("PC1 holds 84-90 % of the values' variance", GEOMETRY, "84-90 %", "hmm", "transformer", "manifold"),
-    Mechanism("attention settles before values", FIRST, "attention first", "hmm", "transformer", "dissociation"),
-    Mechanism("Mamba's last layer has a cluster a state", LATER, "five clusters", "hmm", "mamba2", "clusters"),
+    Mechanism(FIRST, "> 10 times", *HMM, "Every layer is needed"),
+    Mechanism(FIRST, "one head", *KEYS, "Layer 0 has one hypothesis-frame head"),
+    Mechanism(LATER, "0.052, random 0.082", *KEYS, "Layer-0 keys are an orthogonal frame of the hypotheses"),
+    Mechanism(FIRST, "sharpens", *KEYS, "Queries align with feasible hypotheses, more so with depth"),
+    Mechanism(GEOMETRY, "PC1 84-90 %", *HMM, "Late values lie on a low-dimensional manifold"),
+    Mechanism(FIRST, "along PC1", *HMM, "That manifold is parameterised by posterior entropy"),
+    Mechanism(FIRST, "attention first", *HMM, "Attention settles before values do"),
+    Mechanism(LATER, "five clusters", *MAMBA, "A recurrent model's last layer forms one cluster for each hidden state"),
     Told("NLL above Bayes, per cent", FLIPS, 0.93, *COINS, "loss", ("gap (%)",), "this run"),
     Told("correlation with Bayes", FLIPS, 0.9958, *COINS, "agreement", ("Pearson r",), "this run", more=True),
     Told("MAE against Bayes over contexts", FLIPS, 0.00954, *COINS, "agreement", ("MAE",), "this run"),

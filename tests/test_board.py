@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.board import HELD, PARTLY, fairness, group, plain, primitives, render, table
+from bench.board import (
+    HELD,
+    PARTLY,
+    fairness,
+    group,
+    plain,
+    primitives,
+    render,
+    table,
+    time_to_accuracy,
+)
 from bench.config import compose
 from bench.run import run_one
 
@@ -188,3 +198,19 @@ def test_energy_and_utilisation_of_a_gpu_are_shown_if_every_run_measured_them(re
 
 def test_no_records_is_a_sentence():
     assert "No records yet" in render([])
+
+
+def test_time_to_accuracy_is_the_first_look_below_a_goal(records):
+    record = records[0]
+    curve = [
+        {"step": 30, "seconds": 5.0, "entropy_mae": 0.2},
+        {"step": 60, "seconds": 9.0, "entropy_mae": 0.09},
+        {"step": 90, "seconds": 13.0, "entropy_mae": 0.04},
+        {"step": 120, "seconds": 17.0, "entropy_mae": 0.11},
+    ]
+    mine = replace(record, loss_curve=curve, train_flops=6e12, config={**record.config, "steps": 120})
+    header, [row] = time_to_accuracy([mine])
+    assert header == ["architecture", "0.1 bits", "0.03 bits", "0.01 bits", "0.003 bits"]
+    assert row[1:] == ["9 s, 60 steps, 3.0e+12 FLOPs", "not reached", "not reached", "not reached"]
+    other = replace(mine, id="other", config={**mine.config, "seed": 1}, loss_curve=curve[:1])
+    assert time_to_accuracy([mine, other])[1][0][1] == "1 of 2 seeds"

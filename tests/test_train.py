@@ -5,10 +5,11 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.muon import Muon, orthogonalise
 from bench.run import make_model, run_one
-from bench.train import Diverged, draw, fit, make_optimizers, schedule
+from bench.train import Diverged, backward, draw, fit, make_optimizers, schedule
 from models.base import ARCHS
 
 
@@ -157,3 +158,36 @@ def test_post_is_the_mean_of_the_new_positions(smoke):
     assert record.metrics["50"]["post"]["entropy_mae"] == pytest.approx(sum(curve[20:]) / 30)
     assert record.metrics["50"]["all"]["entropy_mae"] == pytest.approx(sum(curve) / 50)
     assert "post" not in record.metrics["20"]
+
+
+class HostReads(TorchDispatchMode):
+    """Counts what would make the host wait for a GPU: reading a number, or a size that depends on data."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.name().split("::")[1].split(".")[0]
+        if name.lstrip("_").startswith(tuple(wait.lstrip("_") for wait in self.WAITS)):
+            self.found.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("arch", ["transformer", "mlp", "gru", "gated-deltanet"])
+def test_no_step_waits_for_the_host(smoke, arch):
+    """Drawing, forward, backward, clipping and Muon. AdamW's own step counter lives on the device with CUDA alone."""
+    config = smoke(arch=arch, task="hmm", steps=1)
+    task, model = config.make_task(), make_model(config)
+    _, muon = make_optimizers(model, config)
+    with HostReads() as reads:
+        loss = backward(model, *next(draw(task, config)), 1)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip, foreach=True)
+        muon.step()
+    assert reads.found == []
+    with HostReads() as reads:
+        loss.item()
+        torch.ones(3).nonzero()
+    assert len(reads.found) == 2  # it does see them
