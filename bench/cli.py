@@ -244,6 +244,8 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
     for name, asked in (("--add", options.add), ("--html", options.html)):
         if asked and options.check:
             raise BadInput(f"--check writes nothing, {name} does: use one of them")
+    if options.html:
+        page.prepare(options.html)
     added, refused = submissions.add(options.add, options.runs)
     for path in added:
         console.print(f"added {path}: self-reported until verified", highlight=False, soft_wrap=True)

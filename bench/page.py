@@ -64,12 +64,7 @@ METRICS = ("entropy_mae", "kl", "entropy_curve_mae", "tv", "nll_gap")
 
 def write(out: Path, runs: Path, records: Sequence[RunRecord], reported: Sequence[RunRecord] = ()) -> None:
     """The site of these records; `runs` is the folder they were read from, and may hold reports beside them."""
-    index = out / "index.html"
-    ours = index.is_file() and MARK in index.read_text(encoding="utf-8", errors="replace")
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"{out} is not a folder")
-    if out.is_dir() and any(out.iterdir()) and not ours:
-        raise BadInput(f"{out} holds other files: name an empty folder, or one that this command has made")
+    prepare(out)
     claims = ledger(records, read_reports(runs, records))
     archs = palette([*records, *reported])
     marks = [*((record, False) for record in records), *((record, True) for record in reported)]
@@ -81,15 +76,24 @@ def write(out: Path, runs: Path, records: Sequence[RunRecord], reported: Sequenc
         pages[f"{record.id}.html"] = _fill("run.js", "..", title, data)
     text = _fill("index.js", ".", "tunnel-bench leaderboard", site_data(records, reported, claims))
     for folder in (out, out / "runs", out / "assets"):
-        prepare_folder(folder)
+        prepare_folder(folder, "--html")
     for name in ASSETS:
         write_whole(out / "assets" / name, _asset(name))
     for name, page in pages.items():
         write_whole(out / "runs" / name, page.encode())
-    write_whole(index, text.encode())
+    write_whole(out / "index.html", text.encode())
     for old in (out / "runs").glob("*.html"):
         if old.name not in pages:
             old.unlink()
+
+
+def prepare(out: Path) -> None:
+    """A folder that is new, empty or a site of ours, and can be written."""
+    index = out / "index.html"
+    ours = index.is_file() and MARK in index.read_text(encoding="utf-8", errors="replace")
+    if out.is_dir() and any(out.iterdir()) and not ours:
+        raise BadInput(f"{out} holds other files: name an empty folder, or one that --html has made")
+    prepare_folder(out, "--html")
 
 
 def _asset(name: str) -> bytes:

@@ -352,6 +352,11 @@ def test_board_writes_the_site_on_demand(tmp_path, capsys, monkeypatch):
     assert main(["board", "--html", "site", "--check"]) == 2
     assert main(["board", "--html", "results"]) == 2
     assert "results holds other files" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    (tmp_path / "results/leaderboard.md").unlink()
+    assert main(["board", "--html", "file"]) == 2
+    assert re.fullmatch(r"bench: cannot write to file: .* with --html\n", capsys.readouterr().err)
+    assert not (tmp_path / "results/leaderboard.md").exists()
 
 
 def test_the_library_is_its_packages_own():
