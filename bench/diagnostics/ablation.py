@@ -31,6 +31,7 @@ from tasks.base import Batch
 
 COLLAPSE = 10.0  # the paper's "more than 10x"
 OUTSTANDING = 2.0
+LEAST = 1e-9  # bits: an intact error below is rounding
 
 Edits = Mapping[str, Callable[[Tensor], Tensor]]
 
@@ -46,7 +47,7 @@ class Ablations(NamedTuple):
 
     def factor(self, of: Score, horizon: int | None = None) -> float:
         k = horizon or self.trained
-        return float(of.entropy_mae[:k].mean() / self.intact.entropy_mae[:k].mean())
+        return float(of.entropy_mae[:k].mean() / self.intact.entropy_mae[:k].mean().clamp(min=LEAST))
 
 
 def without_heads(*heads: int) -> Callable[[Tensor], Tensor]:

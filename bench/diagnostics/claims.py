@@ -118,15 +118,17 @@ def late(run: Run) -> list[manifold.Manifold]:
 
 
 def low_dimensional(run: Run) -> Measured:
-    shares = [float(m.shares[0]) for m in late(run)]
-    return "PC1 of values {:.0%}, of outputs {:.0%}".format(*shares), max(shares) >= PC1
+    shares = {m.source: m.pc1 for m in late(run) if m.pc1 is not None}
+    if not shares:
+        raise NotAvailable("neither values nor outputs vary")
+    return ", ".join(f"PC1 of {name} {share:.0%}" for name, share in shares.items()), max(shares.values()) >= PC1
 
 
 def entropy_along(run: Run) -> Measured:
-    found = [m.spearman for m in late(run) if m.spearman is not None]
+    found = {m.source: m.spearman for m in late(run) if m.spearman is not None}
     if not found:
-        raise NotAvailable("the posterior's entropy does not vary")
-    return "|Spearman| of values {:.2f}, of outputs {:.2f}".format(*found), max(found) >= ALONG
+        raise NotAvailable("the vectors or the posterior's entropy do not vary")
+    return ", ".join(f"|Spearman| of {name} {r:.2f}" for name, r in found.items()), max(found.values()) >= ALONG
 
 
 def belief_in_residual(run: Run) -> Measured:

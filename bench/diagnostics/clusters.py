@@ -20,7 +20,7 @@ from scipy.spatial.distance import cdist
 
 from bench.diagnostics.anatomy import layers, look
 from bench.diagnostics.base import Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.manifold import flat, shape_of
+from bench.diagnostics.manifold import components, flat
 
 POINTS = 1_500
 STARTS = 5  # of k-means: the tightest counts
@@ -77,7 +77,7 @@ def measure(run: Run) -> list[Clusters]:
             x = x.reshape(-1, x.shape[2])[some]
             cluster = assign(x, run.task.shape.classes)
             pure, chance = purity(cluster, labels[some]), purity(cluster, shuffled)
-            found.append(Clusters(name, silhouette(x, labels[some]), pure, chance, shape_of(x)[2], labels[some]))
+            found.append(Clusters(name, silhouette(x, labels[some]), pure, chance, components(x)[1], labels[some]))
     return found
 
 

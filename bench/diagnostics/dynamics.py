@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from bench.diagnostics.anatomy import attention_layers, layers, look, values_of, watch, weights
 from bench.diagnostics.base import (
-    EXACT,
     GREY,
     MODEL,
     OTHER,
@@ -136,10 +135,10 @@ def course(run: Run) -> Section:
     left.set(
         xscale="log", xlabel="step", ylabel="distance to the finished model", ylim=(0, None), title="Frame and values"
     )
-    middle.plot(c.steps, c.error, "o-", color=EXACT, markersize=4, label=f"settled at {c.settled['calibration']:,.0f}")
-    middle.axvline(c.settled["calibration"], color=EXACT, linestyle=":", linewidth=1)
+    middle.plot(c.steps, c.error, "o-", color=MODEL, markersize=4, label=f"settled at {c.settled['calibration']:,.0f}")
+    middle.axvline(c.settled["calibration"], color=MODEL, linestyle=":", linewidth=1)
     middle.set(xscale="log", yscale="log", xlabel="step", ylabel="entropy MAE (bits)", title="Calibration")
-    right.plot(c.steps, [m.shares[0] for m in c.manifold], "o-", color=GREY, markersize=4, label="PC1 share")
+    right.plot(c.steps, [m.pc1 for m in c.manifold], "o-", color=GREY, markersize=4, label="PC1 share")
     if all(m.spearman is not None for m in c.manifold):
         right.plot(
             c.steps, [m.spearman for m in c.manifold], "o-", color=OTHER, markersize=4, label="|Spearman|, entropy"
@@ -151,9 +150,7 @@ def course(run: Run) -> Section:
     for i, step in enumerate(c.steps):
         m = c.manifold[i]
         away = None if c.attention is None else float(c.attention[i])
-        rows.append(
-            [step, away, float(c.values[i]), float(c.error[i]), float(m.shares[0]), m.participation, m.spearman]
-        )
+        rows.append([step, away, float(c.values[i]), float(c.error[i]), m.pc1, m.participation, m.spearman])
     header = ["step", "attention, TV to final", "values, angle to final", "entropy MAE (bits)", "PC1 share"]
     header += ["participation ratio", "Spearman PC1, entropy"]
     return Section(say(c), [Table("dynamics", header, rows)], [Picture("dynamics", figure, "The course of training.")])

@@ -67,7 +67,7 @@ def beyond(run: Run) -> Section:
     left.set_title(f"Entropy error: K + 1 over K is {r.jump:.2f}")
     right.plot(x, r.h_bayes, color=EXACT, label="exact posterior")
     right.plot(x, r.h_model, color=MODEL, linestyle="--", label="model")
-    right.set(xlabel="prediction", ylabel="mean entropy (bits)", title="Mean entropy", ylim=(0, None))
+    right.set(xlabel="prediction", ylabel="mean entropy (bits)", title="Mean entropy")
     for axis in (left, right):
         axis.axvline(K + 0.5, color=GREY, linestyle=":", linewidth=1)
         axis.legend(fontsize=8)

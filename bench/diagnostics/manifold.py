@@ -20,44 +20,46 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from bench.diagnostics.anatomy import layers, look, values_of
-from bench.diagnostics.base import NotAvailable, Picture, Run, Section, Table, canvas, section
+from bench.diagnostics.base import Picture, Run, Section, Table, canvas, section
 
 VALUES, OUTPUTS, RESIDUAL = "values", "outputs", "residual stream"
 SHOWN = 1_500  # marks in a picture
 LEAST = 1e-6  # bits: entropy that varies less than so much is constant
+LEAST_SPREAD = 1e-12  # of the mean square length: vectors that vary less are constant
 
 
 class Manifold(NamedTuple):
     layer: int
     source: str  # values, outputs or the residual stream
-    shares: np.ndarray  # of variance, a component
-    participation: float
+    pc1: float | None  # shares of variance; None for vectors that do not vary
+    pc2: float | None
+    participation: float | None
     spearman: float | None  # None where the entropy does not vary
     within: float | None  # mean over positions at which it does
     plane: np.ndarray  # [N, 2] the first two components, the first turned to grow with entropy
 
 
-def shape_of(x_ND: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
-    """Shares of variance, participation ratio, and the first two components of vectors."""
+def components(x_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The variances of the principal components, largest first, and the vectors along the first two."""
     centred = x_ND - x_ND.mean(0)
     if x_ND.shape[1] == 1:
         centred = np.hstack([centred, np.zeros_like(centred)])
     spread, directions = np.linalg.eigh(centred.T @ centred / len(x_ND))
-    spread, directions = spread[::-1].clip(min=0), directions[:, ::-1]
-    total = spread.sum()
-    if total <= 0:
-        raise NotAvailable("the vectors do not vary")
-    return spread / total, float(total**2 / (spread**2).sum()), centred @ directions[:, :2]
+    return spread[::-1].clip(min=0), centred @ directions[:, ::-1][:, :2]
 
 
 def rank_correlation(x: np.ndarray, h: np.ndarray) -> float | None:
     if np.ptp(h) < LEAST or np.ptp(x) == 0:
         return None
-    return float(spearmanr(x, h).statistic)
+    return float(spearmanr(x, h.round(9)).statistic)  # equal entropies are summed in different orders
 
 
 def describe(layer: int, source: str, x_BQD: np.ndarray, h_BQ: np.ndarray) -> Manifold:
-    shares, participation, plane = shape_of(x_BQD.reshape(-1, x_BQD.shape[2]))
+    x_ND = x_BQD.reshape(-1, x_BQD.shape[2])
+    spread, plane = components(x_ND)
+    if spread.sum() <= LEAST_SPREAD * (x_ND**2).sum(1).mean():
+        return Manifold(layer, source, None, None, None, None, None, np.zeros_like(plane))
+    share = spread / spread.sum()
     rho = rank_correlation(plane[:, 0], h_BQ.ravel())
     if (rho or 0.0) < 0:
         plane[:, 0] *= -1
@@ -65,7 +67,8 @@ def describe(layer: int, source: str, x_BQD: np.ndarray, h_BQ: np.ndarray) -> Ma
     each = [rank_correlation(first_BQ[:, q], h_BQ[:, q]) for q in range(h_BQ.shape[1])]
     inside = [value for value in each if value is not None]
     within = abs(float(np.mean(inside))) if inside else None
-    return Manifold(layer, source, shares, participation, None if rho is None else abs(rho), within, plane)
+    sizes = float(share[0]), float(share[1]), float(1 / (share**2).sum())
+    return Manifold(layer, source, *sizes, None if rho is None else abs(rho), within, plane)
 
 
 def flat(x: Tensor, queries: Tensor) -> np.ndarray:
@@ -92,10 +95,7 @@ def manifold(run: Run) -> Section:
     found = measure(run)
     h = look(run).h_BQ
     header = ["layer", "vectors", "PC1 share", "PC2 share", "participation ratio", "Spearman PC1, entropy"]
-    rows: list[list[Any]] = [
-        [m.layer, m.source, float(m.shares[0]), float(m.shares[1]), m.participation, m.spearman, m.within]
-        for m in found
-    ]
+    rows: list[list[Any]] = [[m.layer, m.source, m.pc1, m.pc2, m.participation, m.spearman, m.within] for m in found]
     sources = [name for name in (VALUES, OUTPUTS, RESIDUAL) if any(m.source == name for m in found)]
     index = sorted({m.layer for m in found})
     place = {(m.source, m.layer): m for m in found}
@@ -108,7 +108,7 @@ def manifold(run: Run) -> Section:
             continue
         marks = axis.scatter(*m.plane[some].T, c=h.ravel()[some], s=4, cmap="viridis", rasterized=True)
         rho = "" if m.spearman is None else f", |rho| {m.spearman:.2f}"
-        axis.set_title(f"PC1 {m.shares[0]:.0%}{rho}", fontsize=8)
+        axis.set_title("constant" if m.pc1 is None else f"PC1 {m.pc1:.0%}{rho}", fontsize=8)
         axis.set(xticks=[], yticks=[])
         if x == 0 or (sources[y], index[x - 1]) not in place:
             axis.set_ylabel(sources[y], fontsize=9)
