@@ -37,7 +37,7 @@ Edits = Mapping[str, Callable[[Tensor], Tensor]]
 
 
 class Ablations(NamedTuple):
-    horizons: list[int]  # the training horizon first
+    horizons: list[int]
     trained: int
     intact: Score
     layers: dict[int, dict[str, Score]]  # layer -> whole, attention, recurrence, feed-forward

@@ -43,7 +43,7 @@ class Layer:
 
 
 def layers(model: nn.Module) -> list[Layer]:
-    """One for each tap on the residual stream."""
+    """One for each tap on the residual stream; a block that is applied again and again shows its last pass."""
     taps = tap_names(model)
     found: list[Layer] = []
     for resid in (name for name in taps if name.endswith(".resid")):

@@ -218,9 +218,9 @@ def judge(claim: Claim, run: Run) -> tuple[str, str]:
 def table(run: Run) -> Section:
     judged = [(claim, *judge(claim, run)) for claim in CLAIMS]
     rows: list[list[Any]] = [[c.claim, c.source, c.rule, text, verdict] for c, text, verdict in judged]
-    holds, fails, untested = (sum(row[-1] == verdict for row in rows) for verdict in (HOLDS, FAILS, UNTESTED))
+    counts = [sum(row[-1] == verdict for row in rows) for verdict in (HOLDS, FAILS, UNTESTED)]
     text = (
-        f"Of {len(rows)} claims of arXiv:2512.22471, {holds} hold here, {fails} do not, {untested} cannot be tested. "
+        "{} claims of arXiv:2512.22471 on this run: {} hold, {} do not hold, {} cannot be tested. "
         "A verdict is about this run alone; the sections below show what it rests on."
-    )
+    ).format(len(rows), *counts)
     return Section(text, [Table("claims", ["claim", "source", "holds if", "measured here", "verdict"], rows)])

@@ -209,14 +209,11 @@ def keys(run: Run) -> Section:
 @section("Where does attention look, layer by layer?", taps="*att*.z")
 def attention(run: Run) -> Section:
     depth = by_depth(run)
-    header = ["layer", *(f"mass on {g}" for g in GROUPS), *(f"equal share, {g}" for g in GROUPS), "focus"]
-    header += [*(f"cos(q, k) {g}" for g in GROUPS), "entropy (bits)", "entropy if equal"]
-    rows = [
-        [d.layer, *(d.mass[g] for g in GROUPS), *(d.equal[g] for g in GROUPS), d.focus, *(d.cosine[g] for g in GROUPS),
-         float(np.mean(d.entropy)), d.entropy_equal]
-        for d in depth
-    ]  # fmt: skip
     shown = [g for g in GROUPS if depth[0].mass[g] is not None]
+    mass = [[d.layer, *(d.mass[g] for g in shown), *(d.equal[g] for g in shown), d.focus] for d in depth]
+    mass_header = ["layer", *(f"mass on {g}" for g in shown), *(f"equal share, {g}" for g in shown), "focus"]
+    align = [[d.layer, *(d.cosine[g] for g in shown), float(np.mean(d.entropy)), d.entropy_equal] for d in depth]
+    align_header = ["layer", *(f"cos(q, k) {g}" for g in shown), "entropy of attention (bits)", "of equal attention"]
     figure, (left, middle, right) = canvas(12, 3.6, 1, 3)
     x = [d.layer for d in depth]
     colours = {"feasible": MODEL, "eliminated": OTHER, "other": GREY}
@@ -235,15 +232,16 @@ def attention(run: Run) -> Section:
     right.axhline(depth[0].entropy_equal, color=GREY, linestyle=":", label="equal attention")
     right.set(xlabel="layer", ylabel="bits", title="Entropy of attention", xticks=x, ylim=(0, None))
     right.legend(fontsize=8)
+    tables = [Table("attention", mass_header, mass), Table("alignment", align_header, align)]
     picture = Picture("attention", figure, "Mean over scored positions and heads; marks on the right are heads.")
-    return Section(explain(run, depth), [Table("attention", header, rows)], [picture])
+    return Section(explain(run, depth), tables, [picture])
 
 
 def explain(run: Run, depth: list[Depth]) -> str:
     text = (
         "Attention of scored positions. A position is feasible if it stands for a hypothesis whose exact posterior is "
         f"at least {FEASIBLE:g} of the uniform share, eliminated if it stands for another one, else other. Focus is "
-        "the share of feasible ones in what hypotheses receive, over that share under equal attention (1: none)."
+        "the share of feasible ones in what hypotheses receive, over that under equal attention; 1 is no preference."
     )
     if all(value is None for value in (depth[0].mass["feasible"], depth[0].mass["eliminated"])):
         return text + " In this task no token stands for a hypothesis, so that everything is other."
