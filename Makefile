@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 PRESET ?= quick
 OUT ?= results
+SITE ?= site
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint verify image-test clean
+.PHONY: run test lint verify page image-test clean
 
 run: $(VENV)/installed  ## the quick suite on this machine, then its table
 	$(VENV)/bin/bench run --preset $(PRESET) --out $(OUT)
@@ -16,6 +17,9 @@ test: lint  ## everything that must hold
 
 verify: $(VENV)/installed  ## train a sample of the published runs again: do their records hold?
 	$(VENV)/bin/bench verify leaderboard/runs --rerun --sample 1
+
+page: $(VENV)/installed  ## the published records as a site to look at
+	$(VENV)/bin/bench board --runs leaderboard/runs --out leaderboard/README.md --figures --html $(SITE)
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .

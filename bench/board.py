@@ -49,7 +49,7 @@ All errors are in bits, against the exact posterior; lower is better.
 
 What counts, and why, is in [RULES.md](RULES.md)."""
 # A primitive is held on a task at an error below this share of the best constant's, the score of one who reads nothing;
-# below the second share it is partly there. A primitive is as strong as its weakest task.
+# below the second share it is partly there.
 HELD, PARTLY = 0.05, 0.5
 PRIMITIVES = ("accumulation", "transport", "binding")
 GOALS = (0.1, 0.03, 0.01, 0.003)  # bits
@@ -78,7 +78,7 @@ def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
         c = record.config
         given = {**c["task_params"], **({"horizon": c["horizon"]} if c["horizon"] != _usual_horizon(c) else {})}
         task = " ".join([c["task"], *(f"{name}={value}" for name, value in sorted(given.items()))])
-        groups[Group(plain(task), c["preset"], c["supervision"], c["device"])].append(record)
+        groups[Group(printable(task), c["preset"], c["supervision"], c["device"])].append(record)
     return dict(sorted(groups.items()))
 
 
@@ -138,7 +138,7 @@ def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[lis
     header += COSTS
     several = any(len(same) > 1 for same in _same_settings(records, marked))
     header += ["p"] if several else []
-    runs = _ranked(records, trained, marked)
+    runs = ranked(records, trained, marked)
     ranks = shared_ranks([list(errors.values()) for errors, _ in runs])
     rows: list[tuple[float, bool, list[str]]] = []
     for place, (rank, (errors, same)) in enumerate(zip(ranks, runs, strict=True)):
@@ -150,7 +150,7 @@ def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[lis
             p = paired_p(runs[place - 1][0], errors) if place else None
             cells.append("" if p is None else f"{p:.2g}")
         mark = " (self-reported)" * (same[0].id in marked)
-        rows.append((error, True, [str(rank), _name(same[0], records) + mark, *cells]))
+        rows.append((error, True, [str(rank), plain(row_name(same[0], records)) + mark, *cells]))
     for name in references:
         trees = [{k: at_k and at_k[name] for k, at_k in record.references.items()} for record in own]
         error = mean(tree[trained]["all"]["entropy_mae"] for tree in trees)
@@ -159,7 +159,7 @@ def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[lis
     return header, [row for _, _, row in sorted(rows, key=lambda row: (row[0], row[1]))]
 
 
-def _ranked(
+def ranked(
     records: list[RunRecord], trained: str, marked: Set[str] = frozenset()
 ) -> list[tuple[dict[int, float], list[RunRecord]]]:
     """Rows from the best on: the error of each seed, and the records."""
@@ -174,7 +174,7 @@ def fairness(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[
     """What each row was given, in the order of the ranking."""
     header = ["architecture", "parameters", "of budget", "state", "FLOPs", "tokens", "learning rate", "tuning"]
     rows = []
-    for _, same in _ranked(records, str(records[0].config["horizon"]), marked):
+    for _, same in ranked(records, str(records[0].config["horizon"]), marked):
         first = same[0]
         config = parse_config(first.config)
         tokens = config.steps * config.batch * config.make_task().shape.length(config.horizon)
@@ -182,7 +182,7 @@ def fairness(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[
         search = config.tuning
         rows.append(
             [
-                _name(first, records),
+                plain(row_name(first, records)),
                 f"{first.parameters:,}",
                 f"{first.parameters / first.budget:.1%}",
                 "not measured" if first.state_bytes is None else f"{first.state_bytes:,}",
@@ -198,8 +198,8 @@ def fairness(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[
 def time_to_accuracy(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[list[str], list[list[str]]]:
     """When each row was first seen below an error, on the sequences it was watched on; its seeds' mean."""
     rows = []
-    for _, same in _ranked(records, str(records[0].config["horizon"]), marked):
-        rows.append([_name(same[0], records), *(_reached(same, goal) for goal in GOALS)])
+    for _, same in ranked(records, str(records[0].config["horizon"]), marked):
+        rows.append([plain(row_name(same[0], records)), *(_reached(same, goal) for goal in GOALS)])
     return ["architecture", *(f"{goal:g} bits" for goal in GOALS)], rows
 
 
@@ -214,8 +214,8 @@ def _reached(records: list[RunRecord], goal: float) -> str:
     return f"{mean(first['seconds'] for first in reached):.0f} s, {steps:,.0f} steps{cost}"
 
 
-def primitives(records: list[RunRecord]) -> dict[str, list[list[str]]]:
-    """By preset, supervision and device: one row an architecture, one cell a primitive with each of its tasks."""
+def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Error over the best constant's: by preset, supervision and device, then architecture, primitive and task."""
     tables: dict[str, dict[str, dict[str, dict[str, float]]]] = defaultdict(lambda: defaultdict(dict))
     for name, members in group([r for r in records if r.status == "ok"]).items():
         primitive = TASKS.facts(members[0].config["task"]).get("primitive")
@@ -223,22 +223,31 @@ def primitives(records: list[RunRecord]) -> dict[str, list[list[str]]]:
             continue
         trained = str(members[0].config["horizon"])
         constant = mean(r.references[trained]["best constant"]["all"]["entropy_mae"] for r in members)
-        for errors, same in _ranked(members, trained):
+        for errors, same in ranked(members, trained):
             shares = tables[f"preset {name.preset}, {name.supervision} supervision, {name.device}"]
-            tasks = shares[plain(same[0].config["arch"])].setdefault(primitive, {})
+            tasks = shares[same[0].config["arch"]].setdefault(primitive, {})
             tasks.setdefault(name.task, mean(errors.values()) / constant)  # the best of its rows comes first
+    return {track: dict(sorted(archs.items())) for track, archs in tables.items()}
+
+
+def primitives(records: list[RunRecord]) -> dict[str, list[list[str]]]:
+    """By preset, supervision and device: one row an architecture, one cell a primitive with each of its tasks."""
     return {
-        name: [[arch, *(_verdict(of_arch.get(p, {})) for p in PRIMITIVES)] for arch, of_arch in sorted(archs.items())]
-        for name, archs in tables.items()
+        track: [[plain(arch), *(_verdict(of_arch.get(p, {})) for p in PRIMITIVES)] for arch, of_arch in archs.items()]
+        for track, archs in primitive_shares(records).items()
     }
 
 
+def strength(shares: dict[str, float]) -> str:
+    """A primitive is as strong as its weakest task."""
+    worst = max(shares.values(), default=None)
+    return "not measured" if worst is None else "held" if worst < HELD else "partly" if worst < PARTLY else "no"
+
+
 def _verdict(shares: dict[str, float]) -> str:
-    if not shares:
-        return "not measured"
-    worst = max(shares.values())
-    word = "**held**" if worst < HELD else "partly" if worst < PARTLY else "no"
-    return f"{word} ({', '.join(f'{task} {share:.1%}' for task, share in sorted(shares.items()))})"
+    word = strength(shares)
+    told = ", ".join(f"{plain(task)} {share:.1%}" for task, share in sorted(shares.items()))
+    return {"held": "**held**"}.get(word, word) + (f" ({told})" if told else "")
 
 
 def _errors(trees: list[dict[str, Any]], trained: str, longer: list[str], spread: bool = True) -> list[str]:
@@ -265,19 +274,26 @@ def _number(value: float) -> str:
     return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.1e}"
 
 
+def seconds(record: RunRecord) -> float:
+    """Of the whole run; drawing data is part of training."""
+    return sum(record.seconds[phase] or 0.0 for phase in ("setup", "compile", "train", "eval"))
+
+
+def peak_bytes(records: list[RunRecord]) -> int | None:
+    kind = "allocated" if records[0].config["device"] == "cuda" else "resident"
+    return max((r.memory_bytes[kind] for r in records if r.memory_bytes[kind] is not None), default=None)
+
+
 def _costs(records: list[RunRecord]) -> list[str]:
     first = records[0]
-    phases = ("setup", "compile", "train", "eval")  # drawing data is part of training
-    seconds = mean(sum(record.seconds[phase] or 0.0 for phase in phases) for record in records)
-    kind = "allocated" if first.config["device"] == "cuda" else "resident"
-    peaks = [record.memory_bytes[kind] for record in records if record.memory_bytes[kind] is not None]
+    peak = peak_bytes(records)
     commits = sorted({(r.commit or "unknown")[:7] + ("+" if r.dirty else "") for r in records})
     return [
         str(len(records)),
         f"{first.parameters:,}",
         f"{first.config['steps']:,}",
-        f"{seconds:.0f}",
-        f"{max(peaks) / 2**20:,.0f} MiB" if peaks else "not measured",
+        f"{mean(map(seconds, records)):.0f}",
+        "not measured" if peak is None else f"{peak / 2**20:,.0f} MiB",
         plain(first.config["device"]),
         plain(" ".join(commits)),
     ]
@@ -317,38 +333,24 @@ def _same_settings(records: list[RunRecord], marked: Set[str]) -> list[list[RunR
     return list(rows.values())
 
 
-def _name(record: RunRecord, records: list[RunRecord]) -> str:
+def row_name(record: RunRecord, records: list[RunRecord]) -> str:
     """The architecture, and whatever sets this row apart from others of the same architecture."""
     rivals = [r.config for r in records if r.config["arch"] == record.config["arch"]]
     told = {k: v for k, v in record.config.items() if k not in ("seed", "tuning")}
     apart = [f"{k}={v}" for k, v in told.items() if any(c[k] != v for c in rivals)]
     if "tuning" in record.config and not all("tuning" in c for c in rivals):
         apart.append("tuned")
-    return plain(" ".join([record.config["arch"], *apart]))
+    return printable(" ".join([record.config["arch"], *apart]))
+
+
+def printable(text: object) -> str:
+    """Text from a record on one line, without invisible signs."""
+    return "".join(sign for sign in " ".join(str(text).split())[:200] if sign.isprintable())
 
 
 def plain(text: object) -> str:
-    """Text from a record, as text: it can neither break a table nor carry markup, a link or an invisible sign."""
-    safe = "".join(sign for sign in " ".join(str(text).split())[:200] if sign.isprintable())
+    """The same for Markdown: it can neither break a table nor carry markup or a link."""
+    safe = printable(text)
     for mark in "\\`*_{}[]<>#|!~&@":
         safe = safe.replace(mark, "\\" + mark)
     return safe.replace("://", "\\://").replace("www.", "www\\.")
-
-
-def render_terminal(records: list[RunRecord]) -> str:
-    """The columns that answer the question, for a screen of 100 characters."""
-    parts = []
-    for name, members in group(records).items():
-        good = [record for record in members if record.status == "ok"]
-        parts.append(str(name))
-        if good:
-            header, rows = table(good)
-            last = [column for column in header if column.endswith("new")][-1:]
-            wanted = ["#", "architecture", header[2], "KL", *last, "memory", "parameters", "seconds"]
-            keep = [header.index(column) for column in wanted if column in header]
-            shown = [[row[i].replace("*", "").replace("\\", "") for i in keep] for row in rows]
-            align = ["left" if header[i] == "architecture" else "right" for i in keep]
-            head = [header[i] for i in keep]
-            parts.append(tabulate(shown, headers=head, tablefmt="simple", colalign=align, disable_numparse=True))
-        parts += [f"FAILED: {failure}" for failure in failures(members)]
-    return "\n\n".join(parts)

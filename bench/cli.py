@@ -17,7 +17,22 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import VERSION, board, claims, engine, kernels, perf, records, report, stop, submissions, verify
+from bench import (
+    VERSION,
+    board,
+    claims,
+    engine,
+    figures,
+    kernels,
+    page,
+    perf,
+    records,
+    report,
+    stop,
+    submissions,
+    terminal,
+    verify,
+)
 from bench.config import RunConfig, compose, parse_settings
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
@@ -95,10 +110,12 @@ def make_parser() -> Parser:
     run.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", dest="settings",
                      help="change a setting or a task's parameter, e.g. --set steps=2000 size=10")  # fmt: skip
 
-    show = command("board", board_command, "render records as a Markdown leaderboard",
+    show = command("board", board_command, "show records, and write them as a Markdown leaderboard or a site",
                    "bench board --runs leaderboard/runs --out leaderboard/README.md --check")  # fmt: skip
     show.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
     show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the folder of the records")
+    show.add_argument("--html", type=Path, metavar="DIR", help="also write a site to look at: open DIR/index.html")
+    show.add_argument("--figures", action="store_true", help="also draw its two figures beside it: overview, entropy")
     show.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE",
                       help="first take in records that others have sent, marked as self-reported")  # fmt: skip
     show.add_argument("--check", action="store_true", help="write nothing; fail if the file and the records disagree")
@@ -190,8 +207,8 @@ def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Pla
 
 
 def show_board(results: list[records.RunRecord], console: Console, out: Path) -> int:
-    print(f"\n{board.render_terminal(results)}\n")
-    print("Errors in bits against the exact posterior; rows without a rank are references.")
+    terminal.show(results, console, pictures=True)
+    print("\nErrors in bits against the exact posterior; rows without a rank are references.")
     found, reported = read_records(out)[:2]
     for path, text in pages(out, out / "leaderboard.md", found, reported).items():
         records.write_whole(path, text.encode())
@@ -232,8 +249,11 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
 def board_command(options: argparse.Namespace, console: Console) -> int:
     if not options.runs.is_dir():
         raise BadInput(f"no folder {options.runs}: `bench run` makes one, or name another with --runs")
-    if options.add and options.check:
-        raise BadInput("--check writes nothing, --add does: use one of them")
+    for name, asked in (("--add", options.add), ("--html", options.html)):
+        if asked and options.check:
+            raise BadInput(f"--check writes nothing, {name} does: use one of them")
+    if options.html:
+        page.prepare(options.html)
     added, refused = submissions.add(options.add, options.runs)
     for path in added:
         console.print(f"added {path}: self-reported until verified", highlight=False, soft_wrap=True)
@@ -242,11 +262,18 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
     found, reported, problems = read_records(options.runs)
     target = options.out or options.runs / "leaderboard.md"
     wanted = pages(options.runs, target, found, reported)
+    if options.figures:
+        wanted |= {target.parent / f"{name}.svg": image for name, image in figures.draw(found).items()}
     if not options.check:
+        terminal.show([*found, *reported], console, marked=frozenset(record.id for record in reported))
+        print()
         records.prepare_folder(target.parent)
         for path, text in wanted.items():
             records.write_whole(path, text.encode())
             console.print(f"wrote {path}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)
+        if options.html:
+            page.write(options.html, options.runs, found, reported)
+            console.print(f"wrote {options.html / 'index.html'}: open it", highlight=False, soft_wrap=True)
         return 1 if problems or refused else 0
     return 1 if sum(differs(path, text, console) for path, text in wanted.items()) or problems else 0
 

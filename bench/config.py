@@ -97,6 +97,13 @@ class RunConfig:
 
 def compose(preset: str, arch: str, task: str, seed: int, device: str, overrides: Mapping[str, Any]) -> RunConfig:
     """The preset's values for this task, then the overrides; checked, so that a bad one is known before any work."""
+    config = draft(preset, arch, task, seed, device, overrides)
+    check(config)
+    return config
+
+
+def draft(preset: str, arch: str, task: str, seed: int, device: str, overrides: Mapping[str, Any]) -> RunConfig:
+    """The same, before it is checked: the values alone."""
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     ARCHS.facts(arch), TASKS.facts(task)  # raise for unknown names
@@ -120,11 +127,7 @@ def compose(preset: str, arch: str, task: str, seed: int, device: str, overrides
     head_width = values["width"] // max(1, values["heads"])
     values["attention"], _ = pick_attention(device, values.get("attention"), head_width)
     values = {key: value for key, value in values.items() if key in own}
-    config = RunConfig(
-        arch=arch, task=task, preset=preset, seed=seed, device=device, task_params=task_params, **values
-    )  # fmt: skip
-    check(config)
-    return config
+    return RunConfig(arch=arch, task=task, preset=preset, seed=seed, device=device, task_params=task_params, **values)
 
 
 def check(config: RunConfig) -> None:

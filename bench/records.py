@@ -160,14 +160,16 @@ def read_all(folder: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
     return [record for _, record in records.values()], problems
 
 
-def prepare_folder(out: Path) -> None:
+def prepare_folder(out: Path, option: str = "--out") -> None:
     """Find out now, not after an hour of training, that results can be written."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
     except OSError as error:
-        raise BadInput(f"cannot write to {out}: {error.strerror or error}. Choose another folder with --out") from error
+        raise BadInput(
+            f"cannot write to {out}: {error.strerror or error}. Choose another folder with {option}"
+        ) from error
 
 
 def write_whole(path: Path, content: bytes) -> None:

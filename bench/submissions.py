@@ -17,6 +17,7 @@ from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, BadRecord, RunRecord, parse_config, read, read_all, record_files, write
 from bench.registry import BadInput, unknown
 from bench.score import METRICS
+from bench.seeds import generator
 from models.base import ARCHS
 
 MAX_BYTES = 1 << 20  # ours take some 25 kB
@@ -24,6 +25,8 @@ MAX_TEXT = 300
 MAX_DEPTH = 6
 MOST = {"layers": 256, "heads": 256, "width": 16_384, "ffn": 65_536, "horizon": 4096, "sequences": 10**7}
 PHASES = ("setup", "compile", "train", "eval")
+CURVES = ("h_bayes", "h_model", "entropy_mae", "kl")
+LOOKS = ("step", "seconds", "entropy_mae")
 MEMORIES = ("resident", "allocated", "reserved", "nvml_process")
 
 
@@ -89,6 +92,7 @@ def check_submission(record: RunRecord) -> None:
     _check_costs(record)
     _check_scores(record, config)
     _check_config(config)
+    _check_curves(record, config)
     _require(record.budget == config.budget(), f"budget {record.budget}, its config's is {config.budget()}")
     count = record.parameters or 0
     _require(abs(count - record.budget) <= 0.01 * record.budget, f"{count:,} parameters, budget {record.budget:,}")
@@ -163,6 +167,19 @@ def _check_scores(record: RunRecord, config: RunConfig) -> None:
     for curve in (column for at_k in record.by_position.values() if at_k for column in at_k.values()):
         numbers = isinstance(curve, list) and len(curve) <= MOST["horizon"] and all(map(_is_number, curve))
         _require(numbers, "by_position has a curve that is not a list of numbers")
+
+
+def _check_curves(record: RunRecord, config: RunConfig) -> None:
+    """What is drawn: a number for every scored position, and looks at the training with their time."""
+    task = config.make_task()
+    for k, at_k in ((k, at_k) for k, at_k in record.by_position.items() if at_k):
+        _require(int(k) <= (task.max_horizon() or int(k)), f"by_position at {k}: the task ends before")
+        length = len(task.sample(1, int(k), generator("cpu", 0, "length")).queries)
+        complete = all(len(at_k.get(name, ())) == length for name in CURVES)
+        _require(complete, f"by_position at {k} has not {length} numbers in each of {', '.join(CURVES)}")
+    for look in record.loss_curve:
+        complete = isinstance(look, dict) and all(_is_number(look.get(name)) for name in LOOKS)
+        _require(complete, f"loss_curve has a look without {', '.join(LOOKS)}")
 
 
 def _is_number(value: object) -> bool:

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# publish.sh RESULTS: take the records of a results folder among the published ones, render the table, and commit, once,
-# if anything changed. A record that cannot be read ends it before the commit. Weights are not published.
+# publish.sh RESULTS: take the records of a results folder among the published ones, render the table and its figures,
+# and commit, once, if anything changed. A record that cannot be read ends it before the commit. Weights are not published.
 set -euo pipefail
 results=$(realpath "${1:?usage: leaderboard/publish.sh RESULTS}")
 cd "$(dirname "$0")/.."
 
-(cd "$results" && find . -name self-reported -prune -o -name '*.json' -print) | while read -r record; do
+(cd "$results" && find . -name self-reported -prune -o \( -name '*.json' -o -name '*.svg' \) -print) | while read -r record; do
     install -D -m 644 "$results/$record" "leaderboard/runs/$record"
 done
-bench board --runs leaderboard/runs --out leaderboard/README.md
-git add leaderboard/runs leaderboard/README.md leaderboard/CLAIMS.md
+bench board --runs leaderboard/runs --out leaderboard/README.md --figures
+git add leaderboard
 changed=$(git diff --cached --name-only -- leaderboard/runs | wc -l)
 if git diff --cached --quiet -- leaderboard; then
     echo "nothing changed: no commit"

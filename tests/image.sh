@@ -89,6 +89,7 @@ inside --volume "$work/results:/results" "$image" "${entry[@]}" run --preset smo
 cat "$work/run.log"
 inside "$image" "${entry[@]}" "${words[@]}" --arch mlp --task bijection --set steps=2 sequences=16 \
     > "$work/default.log" 2>&1 || cat "$work/default.log"
+inside --volume "$work/results:/results" "$image" "${entry[@]}" board --html /results/site > "$work/board.log" 2>&1 || cat "$work/board.log"
 # shellcheck disable=SC2016  # the inner shell takes buildah's own remarks away, and nothing else
 inside --volume "$work/closed:/results" "$image" sh -c '"$@" 2>&1' sh "${entry[@]}" "${words[@]}" \
     > "$work/closed.log" 2> /dev/null && code=0 || code=$?
@@ -99,6 +100,7 @@ check "two records lie in the mounted folder" test "$(records | wc -l)" = 2
 check "they belong to the image's user" test -z "$(find "$work/results/hmm" ! -uid "${user%%:*}")"
 check "they name the commit" test "$(records | xargs grep -l "\"commit\": \"$commit\"" | wc -l)" = 2
 check "the leaderboard is there" grep -q "| transformer" "$work/results/leaderboard.md"
+check "the page is there, with its library" test -s "$work/results/site/index.html" -a -s "$work/results/site/assets/vega.min.js"
 check "the table is printed" grep -q "hmm: preset smoke, posterior supervision, cpu" "$work/run.log"
 check "without arguments and without a GPU it says so and takes the quick preset" \
     grep -q "preset quick, because there is no CUDA device in use" "$work/default.log"

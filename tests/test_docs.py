@@ -88,6 +88,7 @@ def test_no_command_in_readme_is_left_untested():
     tested = (
         "make run",
         "make test",
+        "make page",
         "bench run",
         "bench board",
         "bench report",
@@ -108,6 +109,14 @@ def test_make_run_prints_the_table(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "hmm: preset smoke" in done.stdout
     assert f"wrote {tmp_path}/leaderboard.md" in done.stdout
+
+
+def test_make_page_writes_the_site(tmp_path):
+    assert "make page" in COMMANDS
+    done = run(f"make page VENV={VENV} SITE={tmp_path / 'site'}", ROOT)
+    assert done.returncode == 0, done.stderr
+    published = {path.stem for path in (ROOT / "leaderboard/runs").rglob("*.json") if path.name != "report.json"}
+    assert {path.stem for path in (tmp_path / "site/runs").iterdir()} == published
 
 
 def test_the_architecture_in_contributing_is_complete(tmp_path):
@@ -131,7 +140,7 @@ def test_the_architecture_in_contributing_is_complete(tmp_path):
 
 
 def test_the_published_table_says_what_the_published_records_say():
-    done = run("bench board --runs leaderboard/runs --out leaderboard/README.md --check", ROOT)
+    done = run("bench board --runs leaderboard/runs --out leaderboard/README.md --figures --check", ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -97,6 +97,8 @@ HOSTILE = [
     ("references.20.<b>x</b>", {}, "references.20 has a strange key '<b>x</b>'"),
     ("by_position.20", [1], "by_position at a horizon is not a table"),
     ("by_position.20.kl", "low", "by_position has a curve that is not a list of numbers"),
+    ("by_position.20.h_model", [1.0], "by_position at 20 has not 20 numbers in each of h_bayes, h_model"),
+    ("loss_curve", [{"step": 1, "seconds": "long"}], "loss_curve has a look without step, seconds, entropy_mae"),
     ("seconds", {}, "seconds is missing compile, eval, setup, train"),
     ("seconds.train", "fast", "seconds.train is not a number or null"),
     ("memory_bytes.resident", -1, "memory_bytes.resident is not a number or null"),

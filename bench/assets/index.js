@@ -1,0 +1,247 @@
+// The leaderboard: what is shown is written in the address, and every view is drawn from there.
+"use strict";
+
+const FILTERS = ["task", "preset", "supervision", "device"];
+const VIEWS = {
+  board: ["Leaderboard", board], curves: ["Curves", curves], cost: ["Cost", cost], length: ["Length", lengthView],
+  primitives: ["Primitives", primitives], claims: ["Claims", claims], reading: ["How to read", reading],
+};
+const COSTS = {
+  seconds: "seconds", flops: "training FLOPs", bytes: "peak memory, bytes", joules: "energy, joules", parameters: "parameters", state: "state, bytes",
+};
+const ERRORS = { mae: "error (MAE)", kl: "KL", curve: "curve MAE", far: "error on new positions" };
+
+// --- the address: #view?name=value&...
+function where() {
+  const [view, query] = location.hash.slice(1).split("?");
+  return { view: Object.hasOwn(VIEWS, view) ? view : "board", set: new URLSearchParams(query || "") };
+}
+function link(view, set) {
+  const query = new URLSearchParams([...set].filter(([, value]) => value)).toString();
+  return `#${view}${query ? `?${query}` : ""}`;
+}
+function go(change) {
+  const { view, set } = where();
+  for (const [name, value] of Object.entries(change)) value ? set.set(name, value) : set.delete(name);
+  location.hash = link(view, set);
+}
+
+// --- what is chosen
+function chosen(set) {
+  const off = new Set((set.get("without") || "").split(",").filter(Boolean));
+  const label = (group) => [group.task, ...FILTERS.slice(1).filter((name) => !set.get(name) && several(name)).map((name) => group[name])].join(" · ");
+  return DATA.groups.filter((group) => FILTERS.every((name) => !set.get(name) || group[name] === set.get(name)))
+    .map((group) => ({ ...group, label: label(group), shown: group.rows.filter((row) => !off.has(row.arch)) }));
+}
+const several = (name) => new Set(DATA.groups.map((group) => group[name])).size > 1;
+
+function controls(set) {
+  const pick = (name, values, label, none) => el("label", {}, el("span", {}, label),
+    el("select", { id: `pick-${name}`, onchange: (event) => go({ [name]: event.target.value }) },
+      none ? el("option", { value: "" }, none) : null,
+      values.map(([value, text]) => el("option", { value, selected: set.get(name) === value }, text))));
+  return { pick, row: el("form", { class: "filters", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() },
+    FILTERS.map((name) => pick(name, [...new Set(DATA.groups.map((group) => group[name]))].sort().map((v) => [v, v]), name, "all"))) };
+}
+
+function legend(set) {
+  const off = new Set((set.get("without") || "").split(",").filter(Boolean));
+  const toggle = (arch) => { off.has(arch) ? off.delete(arch) : off.add(arch); go({ without: [...off].join(",") }); };
+  return el("div", { class: "legend", role: "group", "aria-label": "Architectures shown" },
+    DATA.archs.map((arch) => el("button", { type: "button", id: `arch-${arch}`, "aria-pressed": String(!off.has(arch)), onclick: () => toggle(arch) }, symbol(arch), arch)));
+}
+
+const heading = (group) => el("h3", {}, group.task, el("span", { class: "tags" }, FILTERS.slice(1).map((name) => el("span", {}, group[name]))));
+const nothing = () => el("p", { class: "empty" }, DATA.groups.length ? "No run fits these filters." : "No records yet: bench run makes some.");
+const intro = (title, ...text) => [el("h2", {}, title), el("p", { class: "lead" }, ...text)];
+
+// --- the leaderboard
+function columns(group) {
+  const any = (name) => group.rows.some((row) => row[name] !== null && row[name] !== undefined);
+  return [
+    { key: "rank", title: "#", value: (row) => row.rank },
+    { key: "name", title: "architecture", value: (row) => row.name, text: (row) => row.name, left: true },
+    { key: "mae", title: `MAE K=${group.trained}`, value: (row) => row.mae, text: (row) => bits(row.mae) },
+    { key: "strip" },
+    { key: "kl", title: "KL", value: (row) => row.kl, text: (row) => bits(row.kl) },
+    ...group.longer.map((k, i) => ({ key: `new${i}`, title: `K=${k} new`, value: (row) => row.at[k][1], text: (row) => bits(row.at[k][1]) })),
+    ...(any("memory") ? [{ key: "memory", title: "memory", value: (row) => parseFloat((row.memory || "").replace(/[<>] /, "")), text: (row) => row.memory || "" }] : []),
+    { key: "seconds", title: "seconds", value: (row) => row.seconds, text: (row) => whole(row.seconds) },
+    { key: "parameters", title: "parameters", value: (row) => row.parameters, text: (row) => whole(row.parameters) },
+    { key: "bytes", title: "peak", value: (row) => row.bytes, text: (row) => measured(row.bytes, "bytes") },
+    ...(any("joules") ? [{ key: "joules", title: "energy", value: (row) => row.joules, text: (row) => measured(row.joules, "joules") }] : []),
+    { key: "seeds", title: "seeds", value: (row) => row.runs.length },
+    ...(any("p") ? [{ key: "p", title: "p", value: (row) => row.p, text: (row) => (row.p === null ? "" : String(+row.p.toPrecision(2))) }] : []),
+  ];
+}
+
+function sorted(rows, column, down) {
+  if (!column?.value) return rows;
+  const key = (row) => { const value = column.value(row); return value === null || Number.isNaN(value) ? undefined : value; };
+  return [...rows].sort((a, b) => {
+    const [x, y] = [key(a), key(b)];
+    if (x === undefined || y === undefined) return (x === undefined) - (y === undefined); // what is missing stays last
+    return (x < y ? -1 : x > y ? 1 : a.rank - b.rank) * (down && x !== y ? -1 : 1);
+  });
+}
+
+const short = (name) => ({ uniform: "U", "best constant": "C" })[name] || name.replace("window ", "W");
+
+// One scale a ranking: where an error lies between the smallest and the largest, in per cent, by its logarithm.
+function scale(group) {
+  const all = [...group.rows.flatMap((row) => [row.mae, ...(row.interval || [])]), ...group.refs.map(([, mae]) => mae)].filter((v) => v > 1e-7);
+  const [low, high] = [Math.log10(Math.min(...all)) - 0.12, Math.log10(Math.max(...all)) + 0.12];
+  const at = (value) => Math.max(0, Math.min(100, (100 * (Math.log10(Math.max(value, 1e-9)) - low)) / (high - low)));
+  const decades = [];
+  for (let power = Math.ceil(low); power <= high; power++) decades.push(10 ** power);
+  return { at, decades };
+}
+
+function ranking(group, set) {
+  const [sort, down] = [set.get("sort") || "rank", set.get("order") === "down"];
+  const all = columns(group);
+  const { at, decades } = scale(group);
+  const references = group.refs.filter(([, mae]) => mae > 1e-7);
+  const labels = references.map(([name, mae]) => [name, at(mae)]).sort((a, b) => a[1] - b[1]);
+  for (let i = labels.length - 1; i >= 0; i--) labels[i][1] = Math.min(labels[i][1], (labels[i + 1]?.[1] ?? 108) - 8);
+  // lines of the references: one background that all rows share
+  const rules = references.map(([, mae]) => `repeating-linear-gradient(var(--muted) 0 3px, transparent 3px 6px) ${at(mae)}% 0 / 1px 100% no-repeat`).join(", ");
+  const head = (column) => column.key === "strip"
+    ? el("th", { scope: "col", class: "strip" }, el("span", { class: "ticks" }, decades.map((value, i) => el("span", { style: `left:${at(value)}%`, class: i % 2 ? "odd" : null }, value >= 0.001 ? String(+value.toPrecision(1)) : value.toExponential(0)))), el("span", { class: "hidden" }, "error on a log scale"))
+    : el("th", { scope: "col", class: column.left ? "left" : null, "aria-sort": column.key === sort ? (down ? "descending" : "ascending") : null },
+      el("button", { type: "button", "data-sort": column.key, onclick: () => go({ sort: column.key, order: column.key === sort && !down ? "down" : "" }) }, column.title));
+  const cell = (column, row) => {
+    if (column.key === "strip") return el("td", { class: "strip" },
+      row.interval ? el("i", { class: "range", style: `left:${at(row.interval[0])}%;width:${at(row.interval[1]) - at(row.interval[0])}%;background:${hue(row.arch)}` }) : null,
+      el("i", { class: "dot", style: `left:${at(row.mae)}%` }, symbol(row.arch)));
+    if (column.key === "name") return el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(row.arch), el("span", {}, el("a", { href: `runs/${row.runs[0][1]}.html` }, row.name), row.self ? el("em", {}, "self-reported") : null)));
+    if (column.key === "mae") return el("td", {}, bits(row.mae), row.interval ? el("small", {}, `${bits(row.interval[0])}–${bits(row.interval[1])}`) : null);
+    if (column.key === "seeds") return el("td", { class: "seeds" }, row.runs.length < 2 ? "1" : row.runs.map(([seed, id]) => el("a", { href: `runs/${id}.html`, "aria-label": `seed ${seed} of ${row.name}` }, String(seed))));
+    return el("td", {}, column.text ? column.text(row) : String(column.value(row)));
+  };
+  const rows = sorted(group.shown, all.find((column) => column.key === sort), down);
+  return el("section", { class: "card", "data-task": group.task }, heading(group),
+    group.rows.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Ranking of ${group.task}, preset ${group.preset}` }, el("table", { class: "ranking", style: `--rules: ${rules || "none"}` },
+      el("thead", {}, el("tr", {}, all.map(head))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, all.map((column) => cell(column, row))))),
+      el("tfoot", {}, el("tr", {}, all.map((column) => column.key === "strip"
+        ? el("td", { class: "strip" }, labels.map(([name, x]) => el("span", { style: `left:${x}%`, class: name.startsWith("window") ? "window" : null }, short(name))))
+        : el("td", {})))))) : null,
+    el("p", { class: "references" }, references.map(([name, mae]) => el("span", {}, el("b", {}, short(name)), ` ${name} ${bits(mae)}`))),
+    group.failed.map((run) => el("p", { class: "failed" }, el("b", {}, "failed"), ` ${run.arch}, seed ${run.seed}: ${run.error} `, el("a", { href: `runs/${run.id}.html` }, "its page"))));
+}
+
+function board(set) {
+  const groups = chosen(set);
+  const drawn = groups.filter((group) => group.shown.length).slice(0, 16);
+  const archs = new Set(groups.flatMap((group) => group.rows.map((row) => row.arch)));
+  const runs = groups.reduce((sum, group) => sum + group.failed.length + group.rows.reduce((n, row) => n + row.runs.length, 0), 0);
+  return [
+    el("h2", { class: "hidden" }, "Leaderboard"),
+    el("p", { class: "lead" }, "Every task here has an exact posterior and cannot be memorised, so a model's error is measured, in fractions of a bit. ",
+      el("b", {}, `${whole(runs)} runs, ${archs.size} architectures, ${new Set(groups.map((group) => group.task)).size} tasks.`)),
+    legend(set),
+    drawn.length ? chart("How far from Bayes?", "Left is better. One mark an architecture, its best row; bars are 95 % intervals over seeds.", `Error of every architecture on ${drawn.length} rankings, as a share of the best constant's; the tables below hold the numbers`, () => overview(drawn, DATA.primitives.held), drawn.reduce((sum, group) => sum + 14 + 13 * new Set(group.shown.map((row) => row.arch)).size, 0)) : null,
+    groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
+  ];
+}
+
+// --- charts, one a ranking
+const grid = (groups, make) => (groups.length ? el("div", { class: "grid" }, groups.map((group) => el("section", { class: "card" }, heading(group), make(group)))) : nothing());
+const withRows = (set) => chosen(set).filter((group) => group.shown.length);
+
+function curves(set) {
+  return [...intro("Entropy against position", "The wide pale line is Bayes: the exact uncertainty after k observations. A model that infers lies on it; shaded positions are beyond its training. Who cannot read that far was scored on shorter sequences, with a line of Bayes of their own."),
+    legend(set),
+    grid(withRows(set), (group) => chart("Entropy of model and Bayes", null, `Entropy by position on ${group.task}: ${group.shown.map((row) => row.name).join(", ")}, and Bayes`, () => positions(group.shown, group.k, group.exams, group.trained, "h"), 260))];
+}
+
+function lengthView(set) {
+  return [...intro("Who holds beyond the training horizon?", "Error at each position, and its mean over the new positions alone: the first ones cannot dilute a cliff. An architecture that cannot read a length has no mark there."),
+    legend(set),
+    grid(withRows(set), (group) => [
+      chart("Error by position", null, `Error by position on ${group.task}`, () => positions(group.shown, group.k, group.exams, group.trained, "e"), 220),
+      group.longer.length ? chart("Mean error by length", null, `Error at the training horizon and beyond on ${group.task}`, () => lengths(group, group.shown), 220) : el("p", { class: "empty" }, `This task ends at ${group.trained} positions: there is no longer one.`),
+    ])];
+}
+
+function cost(set) {
+  const { pick } = controls(set);
+  const [x, y] = [Object.hasOwn(COSTS, set.get("x")) ? set.get("x") : "seconds", Object.hasOwn(ERRORS, set.get("y")) ? set.get("y") : "mae"];
+  const far = (group) => group.longer[group.longer.length - 1];
+  const place = (group) => {
+    const value = (at) => (far(group) ? at[far(group)][1] : null);
+    const rows = group.shown.map((row) => ({ ...row, far: value(row.at) }));
+    const references = group.refs.filter(([name]) => ["uniform", "best constant"].includes(name)).map(([name, mae, kl, curve, at]) => [name, { mae, kl, curve, far: value(at) }[y]]);
+    const missing = rows.filter((row) => !(row[x] > 0 && row[y] > 0));
+    const why = `${y === "far" && !far(group) ? "This task has no longer horizon" : `Not on this chart (not measured, or 0): ${missing.map((row) => row.name).join(", ")}`}.`;
+    return [
+      missing.length < rows.length ? chart(`${ERRORS[y]} against ${COSTS[x].split(",")[0]}`, y === "far" ? `new positions, to ${far(group)}` : null, `${ERRORS[y]} against ${COSTS[x]} on ${group.task}`, () => pareto(rows, references, x, y, { metric: ERRORS[y], cost: COSTS[x].split(",")[0], axis: `${COSTS[x]} (log scale)` }), 260) : null,
+      missing.length ? el("p", { class: "empty" }, why) : null,
+    ];
+  };
+  return [...intro("What does an error cost?", "Down and left is better. The line joins the rows that no other row beats in both. Costs are those of the machine named below each chart; do not compare them across devices."),
+    el("form", { class: "filters axes", "aria-label": "Axes" }, pick("x", Object.entries(COSTS), "cost", null), pick("y", Object.entries(ERRORS), "error", null)),
+    legend(set),
+    grid(withRows(set), (group) => [...place(group), el("p", { class: "machine" }, group.machine)])];
+}
+
+// --- tables
+const MARKS = { held: "●", partly: "◐", no: "○", "not measured": "–" };
+function primitives(set) {
+  const { names, legend: told, tracks } = DATA.primitives;
+  const fits = (track) => FILTERS.slice(1).every((name) => !set.get(name) || track.split(/,? /).includes(set.get(name)));
+  const shown = Object.entries(tracks).filter(([track]) => fits(track));
+  return [...intro("Which primitives of inference does it have?", told),
+    shown.length ? shown.map(([track, rows]) => el("section", { class: "card" }, el("h3", {}, track),
+      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Primitives, ${track}` }, el("table", { class: "primitives" },
+        el("thead", {}, el("tr", {}, ["architecture", ...names].map((name) => el("th", { scope: "col", class: "left" }, name)))),
+        el("tbody", {}, rows.map(([arch, ...cells]) => el("tr", {}, el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(arch), arch)),
+          cells.map(([word, shares]) => el("td", { class: `left ${word.split(" ")[0]}` }, el("b", {}, `${MARKS[word]} ${word}`),
+            Object.entries(shares).map(([task, share]) => el("small", {}, `${task} ${share < 0.001 ? "<0.1" : (100 * share).toFixed(1)} %`))))))))))) : nothing()];
+}
+
+const VERDICTS = { exceeded: "▲", reproduced: "●", "not reproduced": "○", "not tested here": "–" };
+function claims() {
+  const count = (verdict) => DATA.claims.filter((claim) => claim.verdict === verdict).length;
+  const badge = (verdict, text) => el("b", { class: `verdict ${verdict.replace(/[^a-z]+/g, "-")}` }, `${VERDICTS[verdict] ?? ""} ${text}`);
+  return [...intro("Published claims, and what we measured", "What was said about these tasks, held against the published records of this bench."),
+    DATA.claims.length ? [el("p", { class: "counts" }, Object.keys(VERDICTS).filter(count).map((verdict) => badge(verdict, `${count(verdict)} ${verdict}`))),
+      el("div", { class: "card" }, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Claims" }, el("table", { class: "ledger" },
+        el("thead", {}, el("tr", {}, ["claim", "verdict", "published", "measured", "source", "what explains a difference"].map((name) => el("th", { scope: "col", class: "left" }, name)))),
+        el("tbody", {}, DATA.claims.map((claim) => el("tr", {}, el("th", { scope: "row", class: "left" }, claim.claim), el("td", { class: "left" }, badge(claim.verdict, claim.verdict)),
+          [claim.published, claim.measured, claim.source, claim.why].map((text) => el("td", { class: "left" }, text))))))))] : el("p", { class: "empty" }, "No claim yet.")];
+}
+
+function reading() {
+  return [...intro("How to read this", "All errors are in bits, against the exact posterior; lower is better. Rows are ranked within one task, preset, supervision and device, never across."),
+    el("dl", { class: "card reading" }, DATA.legend.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]))];
+}
+
+// --- the page
+const main = el("main", { id: "main", tabindex: "-1" });
+const nav = el("nav", { "aria-label": "Views" });
+document.body.prepend(el("a", { class: "skip", href: "#main", onclick: (event) => { event.preventDefault(); main.focus(); } }, "To the content"),
+  el("header", {}, el("div", { class: "wide" }, el("h1", {}, el("a", { href: "#board" }, "tunnel-bench")), el("p", {}, "Which sequence architectures really perform Bayesian inference?"), nav)));
+document.querySelector("header").after(main);
+document.body.append(el("footer", { class: "wide" }, `Generated by tunnel-bench ${DATA.version} from its records. Everything on this page is in this folder: nothing is loaded from elsewhere.`));
+
+function show() {
+  const { view, set } = where();
+  const focused = document.activeElement?.id || (document.activeElement?.dataset?.sort && `[data-sort="${document.activeElement.dataset.sort}"]`);
+  const [title, make] = VIEWS[view];
+  document.title = `${title} · tunnel-bench`;
+  specs.clear();
+  seen.disconnect();
+  tip.hidden = true;
+  const kept = new URLSearchParams([...set].filter(([name]) => FILTERS.includes(name) || name === "without"));
+  nav.replaceChildren(...Object.entries(VIEWS).map(([name, [text]]) => el("a", { href: link(name, kept), "aria-current": name === view ? "page" : null }, text)));
+  main.className = `wide ${view}`;
+  main.replaceChildren(...[["claims", "reading"].includes(view) ? null : controls(set).row, ...make(set).flat(2)].filter(Boolean));
+  if (focused) (document.getElementById(focused) || (focused.startsWith("[") && document.querySelector(focused)))?.focus({ preventScroll: true });
+}
+let last = null;
+addEventListener("hashchange", () => { const { view } = where(); show(); if (view !== last) scrollTo(0, 0); last = view; });
+dark.addEventListener("change", show);
+last = where().view;
+show();
