@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bench import stop
+from bench import snapshots, stop
 from bench.config import RunConfig
 from bench.device import cores, describe
 from bench.records import write_whole
@@ -72,8 +72,10 @@ class Keeper:
         folder: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
         pace: Pace | None = None,
+        keep: int = 0,
     ) -> None:
         self.config, self.say, self.pace = config, say, pace or PACE
+        self.album = snapshots.Album(folder / f"{config.id()}.json", config.steps, keep) if folder and keep else None
         self.files = (
             [] if folder is None else [folder / f"{config.id()}.checkpoint-{turn}.safetensors" for turn in "ab"]
         )
@@ -101,12 +103,16 @@ class Keeper:
             self.say(
                 f"  continuing {path.name.split('.')[0]} at step {self.at.step} of {self.config.steps}, from {path}"
             )
+            if self.album and (lost := self.album.missing(self.at.step)):
+                self.say(f"  no snapshots were kept at steps {', '.join(map(str, lost))}: with --fresh they would be")
         self.seconds_before = self.at.seconds
         self.saved_step, self.saved_time = self.at.step, time.monotonic()
         return self.at
 
     def stepped(self, model: nn.Module, optimizers: list[Optimizer]) -> None:
         """Called between steps: keep this one if it is time to, or if an end was asked for; in that case leave."""
+        if self.album:
+            self.album.stepped(self.at.step, model)
         waited = time.monotonic() - self.saved_time
         due = self.at.step - self.saved_step >= self.pace.steps or waited >= self.pace.seconds
         last = self.at.step == self.config.steps

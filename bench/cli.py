@@ -102,6 +102,9 @@ def make_parser() -> Parser:
     run.add_argument("--gpus-per-run", type=float, metavar="F", help="on Ray: may be a fraction (default: 1 with CUDA)")
     run.add_argument("--memory-per-run", type=float, default=0.0, metavar="GB", help="on Ray (default: not reserved)")
     run.add_argument("--fresh", action="store_true", help="start over: forget records and checkpoints of these runs")
+    run.add_argument("--checkpoints", type=int, metavar="N",
+                     help="keep N snapshots of the weights, evenly spaced in log step, for the report")  # fmt: skip
+    run.add_argument("--report", action="store_true", help="write each finished run's report beside its record")
     run.add_argument("--verbose", "-v", action="store_true", help="a line at every look at a run")
     run.add_argument("--tensorboard", action="store_true", help="scalars in DIR/tensorboard (extra: tensorboard)")
     run.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", dest="settings",
@@ -120,7 +123,8 @@ def make_parser() -> Parser:
     tell = command("report", report_command, "write one run's own report: tables and figures",
                    "bench report results/bernoulli/transformer/3f9a1c.json")  # fmt: skip
     tell.add_argument("run", metavar="RUN", help="a record's path, its folder, or its id below --runs")
-    tell.add_argument("--samples", type=int, default=200, metavar="N", help="rollouts a context (default: 200)")
+    tell.add_argument("--samples", type=int, default=report.SAMPLES, metavar="N",
+                      help=f"rollouts a context (default: {report.SAMPLES})")  # fmt: skip
     tell.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
     tell.add_argument("--out", type=Path, metavar="DIR", help="default: a folder beside the record, named after it")
 
@@ -175,7 +179,11 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
             console.print(f"tuning first: {len(GRID)} learning rates a row, on a seed of its own", highlight=False)
             configs = tune(configs, plan, console)
         results = engine.run_all(configs, plan, console)
-    return show_board(results, console, options.out)
+    code = show_board(results, console, options.out)
+    if options.report:
+        for record in (record for record in results if record.status == "ok"):
+            code = max(code, write_report(options.out / record.path, None, console))
+    return code
 
 
 def where(options: argparse.Namespace) -> tuple[str, str]:
@@ -194,7 +202,7 @@ def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Pla
     return engine.Plan(
         out=options.out.resolve() if options.engine == "ray" else options.out, jobs=jobs, fresh=options.fresh,
         verbose=options.verbose, tensorboard=options.tensorboard, engine=options.engine, address=options.address,
-        gpus=gpus, memory=int(options.memory_per_run * 1e9),
+        gpus=gpus, memory=int(options.memory_per_run * 1e9), snapshots=options.checkpoints or 0,
     )  # fmt: skip
 
 
@@ -223,7 +231,7 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
         raise unknown("preset", options.preset, PRESETS)
     preset = PRESETS[options.preset]
     seeds = preset.seeds if options.seeds is None else options.seeds
-    for name, value in (("--seeds", seeds), ("--jobs", options.jobs)):
+    for name, value in (("--seeds", seeds), ("--jobs", options.jobs), ("--checkpoints", options.checkpoints)):
         if value is not None and value < 1:
             raise BadInput(f"{name} must be at least 1, not {value}")
     settings = parse_settings(options.settings)
@@ -293,11 +301,15 @@ def differs(path: Path, text: str, console: Console) -> bool:
 def report_command(options: argparse.Namespace, console: Console) -> int:
     if options.samples < 2:
         raise BadInput(f"--samples must be at least 2, not {options.samples}")
-    path = report.find(options.run, options.runs)
-    out = options.out or path.with_suffix("")
+    return write_report(report.find(options.run, options.runs), options.out, console, options.samples)
+
+
+def write_report(path: Path, out: Path | None, console: Console, samples: int = report.SAMPLES) -> int:
+    """One run's page, by default in a folder beside its record; 1 if a section failed."""
+    out = out or path.with_suffix("")
     torch.set_num_threads(1)  # rollouts are small steps: threads would wait for each other longer than they work
     with Bar(console) as bar:
-        failed = report.write(report.load(path, options.samples, bar), out)
+        failed = report.write(report.load(path, samples, bar), out)
     for title in failed:
         print(f"bench: section failed: {title}", file=sys.stderr)
     console.print(f"wrote {out / 'report.md'}", highlight=False, soft_wrap=True)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from bench import stop
+from bench import snapshots, stop
 from bench.checkpoint import PACE, Keeper, Pace
 from bench.config import RunConfig
 from bench.device import cores, describe
@@ -29,6 +29,7 @@ from bench.log import Log
 from bench.progress import View
 from bench.records import SCHEMA, BadRecord, CannotWrite, RunRecord, read, write
 from bench.run import run_one
+from bench.snapshots import Album
 from bench.train import Progress
 
 POLL_SECONDS = 0.2
@@ -48,6 +49,7 @@ class Plan:
     gpus: float = 0.0  # of one run, on Ray
     memory: int = 0  # bytes of one run, on Ray
     pace: Pace = PACE
+    snapshots: int = 0  # of the weights of each run, kept beside its record
 
 
 class Outcome(NamedTuple):
@@ -67,6 +69,8 @@ def run_all(configs: list[RunConfig], plan: Plan, console: Console) -> list[RunR
                 finished[config.id()] = record
                 Keeper(config, (plan.out / record.path).parent).remove()  # if a kill came between record and removal
                 view.finished(config, record, f"already in {plan.out / record.path}")
+                if plan.snapshots and Album(plan.out / record.path, config.steps, plan.snapshots).missing():
+                    view.say("  it was finished without these snapshots: to have them, start it over with --fresh")
             else:
                 waiting.append(config)
         if plan.engine == "ray" and waiting:
@@ -98,7 +102,7 @@ def perform(
 def _perform_locked(
     config: RunConfig, plan: Plan, folder: Path, report: Callable[[Progress], None], say: Callable[[str], None]
 ) -> Outcome:
-    keeper = Keeper(config, folder, say, plan.pace)
+    keeper = Keeper(config, folder, say, plan.pace, plan.snapshots)
     path = folder / f"{config.id()}.json"
     try:
         record = read(path)
@@ -132,7 +136,7 @@ def _perform_locked(
 
 
 def start_over(config: RunConfig, out: Path, view: View) -> None:
-    """Forget a run: its record, its weights, its checkpoints."""
+    """Forget a run: its record, its weights, its checkpoints and snapshots."""
     folder = out / config.task / config.arch
     with lock(folder, config.id()) as owner:
         if owner is not None:
@@ -141,6 +145,7 @@ def start_over(config: RunConfig, out: Path, view: View) -> None:
         Keeper(config, folder).remove()
         for suffix in (".json", ".safetensors", ".events.jsonl"):
             (folder / f"{config.id()}{suffix}").unlink(missing_ok=True)
+        snapshots.remove(folder / f"{config.id()}.json")
 
 
 def existing(config: RunConfig, out: Path, view: View) -> RunRecord | None:

@@ -21,6 +21,7 @@ from bench.config import RunConfig
 from bench.registry import BadInput
 
 SCHEMA = 1
+REPORT = "report.json"  # of a run, in a folder of its own beside the record
 SELF_REPORTED = "self-reported"  # a folder of its own among the records
 
 
@@ -134,6 +135,11 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
     return config
 
 
+def record_files(folder: Path) -> list[Path]:
+    """Every file below a folder that should be a record."""
+    return sorted(path for path in folder.rglob("*.json") if path.name != REPORT)
+
+
 def read_all(folder: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
     """Every record below a folder, and every file that should be one but is not, with the reason.
 
@@ -141,7 +147,7 @@ def read_all(folder: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
     """
     records: dict[str, tuple[Path, RunRecord]] = {}
     problems: list[tuple[Path, str]] = []
-    for path in sorted(folder.rglob("*.json")):
+    for path in record_files(folder):
         if path.relative_to(folder).parts[0] == SELF_REPORTED:
             continue
         try:

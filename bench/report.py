@@ -1,4 +1,4 @@
-"""One run's own report: a folder with report.md, every figure as PNG and SVG, every table as CSV.
+"""One run's own report: a folder with report.md, every figure as PNG and SVG, every table as CSV, all as report.json.
 
 The record and its weights are read strictly or not at all; then each question of `bench.diagnostics` that applies is
 asked in turn. A section that breaks is shown as failed, the others go on, and the exit code says so.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import math
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import safetensors.torch
+import numpy as np
 from tabulate import tabulate
 
 from bench.board import plain
 from bench.diagnostics import QUESTIONS
-from bench.diagnostics.base import NotAvailable, Question, Run, Section
-from bench.records import BadRecord, parse_config, prepare_folder, read, write_whole
+from bench.diagnostics.base import NotAvailable, Question, Run, Section, load_model
+from bench.records import REPORT, BadRecord, parse_config, prepare_folder, read, write_whole
 from bench.registry import BadInput
+from bench.snapshots import find as find_snapshots
 
+SAMPLES = 200  # rollouts a context
 SHOWN = 40  # rows of a table that stand in the page; its CSV has all
 
 
@@ -39,7 +42,7 @@ def find(name: str, runs: Path) -> Path:
     return found[0]
 
 
-def load(path: Path, samples: int = 200, progress: Callable[[str, int, int], None] = lambda *_: None) -> Run:
+def load(path: Path, samples: int = SAMPLES, progress: Callable[[str, int, int], None] = lambda *_: None) -> Run:
     """A record with the weights that it names, or a refusal."""
     try:
         record = read(path)
@@ -54,29 +57,52 @@ def load(path: Path, samples: int = 200, progress: Callable[[str, int, int], Non
     if f"sha256:{hashlib.sha256(weights).hexdigest()}" != record.weights:
         raise BadInput(f"{file} is not what {path} was measured on: its sha256 differs from the record's")
     config = parse_config(record.config)
-    model = config.make_model()
-    model.load_state_dict(safetensors.torch.load(weights))  # strict: every name, nothing else
-    return Run(record, config, config.make_task(), model.eval(), samples, progress)
+    model = load_model(config, weights)
+    return Run(record, config, config.make_task(), model, samples, progress, find_snapshots(path))
 
 
 def write(run: Run, out: Path, questions: Sequence[Question] = QUESTIONS) -> list[str]:
     """Ask every question that applies; returns the titles of those that failed."""
     prepare_folder(out)
     c = run.config
-    page = [f"# {c.task}, {plain(c.arch)}, seed {c.seed}", f"Run `{run.record.id}`, preset {plain(c.preset)}."]
-    failed = []
+    title = f"{c.task}, {c.arch}, seed {c.seed}"
+    page = [f"# {plain(title)}", f"Run `{run.record.id}`, preset {plain(c.preset)}."]
+    answers: list[dict[str, Any]] = []
     for question in (q for q in questions if q.applies(run)):
         page.append(f"## {question.title}")
+        section, status = Section(""), "ok"
         try:
-            page += _show(question.ask(run), out)
+            section = question.ask(run)
+            page += _show(section, out)
         except NotAvailable as reason:
+            section, status = Section(str(reason)), "n/a"
             page.append(f"n/a: {plain(reason)}")
         except Exception as error:
             traceback.print_exc()
-            failed.append(question.title)
-            page.append(f"**failed**: {plain(f'{type(error).__name__}: {error}')}")
+            section, status = Section(f"{type(error).__name__}: {error}"), "failed"
+            page.append(f"**failed**: {plain(section.text)}")
+        answers.append({"title": question.title, "status": status, **_as_json(section)})
+    content = {"run": run.record.id, "title": title, "sections": answers}
+    write_whole(out / REPORT, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     write_whole(out / "report.md", ("\n\n".join(page) + "\n").encode())
-    return failed
+    return [answer["title"] for answer in answers if answer["status"] == "failed"]
+
+
+def _as_json(section: Section) -> dict[str, Any]:
+    """For programs: numbers as they are, null where nothing was measured; figures by the name of their files."""
+    return {
+        "text": section.text,
+        "tables": [
+            {"name": t.name, "header": t.header, "rows": [[_value(cell) for cell in row] for row in t.rows]}
+            for t in section.tables
+        ],
+        "figures": [{"name": p.name, "caption": p.caption} for p in section.pictures],
+    }
+
+
+def _value(cell: Any) -> Any:
+    value = cell.item() if isinstance(cell, np.generic) else cell
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _show(section: Section, out: Path) -> list[str]:
@@ -89,6 +115,9 @@ def _show(section: Section, out: Path) -> list[str]:
         rows = [[cell(value) for value in row] for row in table.rows[-SHOWN:]]
         align = ["right" if _numeric(column) else "left" for column in zip(*table.rows, strict=True)]
         parts.append(tabulate(rows, headers=table.header, tablefmt="pipe", colalign=align, disable_numparse=True))
+        if len(table.rows) > SHOWN:
+            file = f"{table.name}.csv"
+            parts.append(f"The last {SHOWN} of {len(table.rows):,} rows; all of them are in [{file}]({file}).")
     for name, figure, caption in section.pictures:
         with matplotlib.rc_context({"svg.hashsalt": name}):  # the same figure, the same bytes
             for kind, metadata in (("png", {}), ("svg", {"Date": None})):

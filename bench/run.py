@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -24,6 +23,7 @@ from bench.meter import Meter, count_flops
 from bench.records import SCHEMA, CannotWrite, RunRecord
 from bench.score import Score, make_exam, predict, score
 from bench.seeds import derive
+from bench.snapshots import pack
 from bench.train import Diverged, Progress, draw, fit, loss_nats
 from models.base import count_parameters
 from models.transformer import Attention
@@ -59,7 +59,7 @@ def run_one(
         measured["tokens_per_second"] = config.steps * config.batch * length / (meter.seconds["train"] or 1.0)
         with meter.phase("eval"):
             measured |= evaluate(model, task, config)
-        weights = safetensors.torch.save({name: t.contiguous().cpu() for name, t in model.state_dict().items()})
+        weights = pack(model)
         measured["weights"] = f"sha256:{hashlib.sha256(weights).hexdigest()}"
     except CannotWrite:
         raise  # not the run's failure: it goes on from its checkpoint where it can write again

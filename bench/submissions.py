@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.config import RunConfig, check
 from bench.presets import PRESETS
-from bench.records import SELF_REPORTED, BadRecord, RunRecord, parse_config, read, read_all, write
+from bench.records import SELF_REPORTED, BadRecord, RunRecord, parse_config, read, read_all, record_files, write
 from bench.registry import BadInput, unknown
 from bench.score import METRICS
 from bench.seeds import generator
@@ -53,7 +53,7 @@ def read_submissions(runs: Path) -> tuple[list[RunRecord], list[tuple[Path, str]
     ours = {record.id for record in read_all(runs)[0]}
     records: dict[str, RunRecord] = {}
     problems: list[tuple[Path, str]] = []
-    for path in sorted((runs / SELF_REPORTED).rglob("*.json")):
+    for path in record_files(runs / SELF_REPORTED):
         try:
             record = read_checked(path)
             if record.id in ours:

@@ -27,7 +27,9 @@ def tune(configs: list[RunConfig], plan: engine.Plan, console: Console) -> list[
     prepare_folder(folder)
     rows = {_row(config): config for config in configs}
     asked = {row: trials(config) for row, config in rows.items()}
-    found = engine.run_all([trial for grid in asked.values() for trial in grid], replace(plan, out=folder), console)
+    found = engine.run_all(
+        [trial for grid in asked.values() for trial in grid], replace(plan, out=folder, snapshots=0), console
+    )
     by_id = {record.id: record for record in found}
     chosen = {row: choose(rows[row], [by_id[trial.id()] for trial in grid]) for row, grid in asked.items()}
     return [replace(config, **chosen[_row(config)]) for config in configs]

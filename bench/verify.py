@@ -23,7 +23,7 @@ from scipy.stats import t as student
 
 from bench.config import RunConfig, check
 from bench.device import cores, describe
-from bench.records import BadRecord, RunRecord, parse_config, read
+from bench.records import BadRecord, RunRecord, parse_config, read, record_files
 from bench.registry import BadInput
 from bench.run import evaluate, make_model, run_one, state_bytes, step_flops
 from bench.score import make_exam, predict, score
@@ -49,7 +49,7 @@ def find(paths: list[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise BadInput(f"no record or folder {path}")
-        inside = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        inside = record_files(path) if path.is_dir() else [path]
         if not inside:
             raise BadInput(f"no records in {path}")
         found += inside

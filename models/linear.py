@@ -213,14 +213,14 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1, self.mixer = nn.LayerNorm(width), mixer
         self.norm2, self.ffn = nn.LayerNorm(width), FeedForward(width, hidden)
-        self.resid = Tap()
+        self.mixed, self.resid = Tap(), Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        x_BTD = x_BTD + self.mixer(self.norm1(x_BTD))
+        x_BTD = x_BTD + self.mixed(self.mixer(self.norm1(x_BTD)))
         return self.resid(x_BTD + self.ffn(self.norm2(x_BTD)))
 
     def step(self, x_BD: Tensor, state: list[Any]) -> Tensor:
-        x_BD = x_BD + self.mixer.step(self.norm1(x_BD), state)
+        x_BD = x_BD + self.mixed(self.mixer.step(self.norm1(x_BD), state))
         return self.resid(x_BD + self.ffn(self.norm2(x_BD)))
 
 

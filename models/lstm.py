@@ -39,7 +39,7 @@ class Layer(nn.Module):
                     p[width : 2 * width] = 1.0
         self.out = residual_out(nn.Linear(width, width))
         self.ffn = FeedForward(width, hidden)
-        self.h, self.resid = Tap(), Tap()
+        self.h, self.mixed, self.resid = Tap(), Tap(), Tap()
 
     def forward(self, x_BTD: Tensor, state: list[Tensor] | None = None) -> Tensor:
         """All positions at once, or those after a state, which is then brought up to date."""
@@ -49,7 +49,7 @@ class Layer(nn.Module):
             h_BTD, state[:] = self.cell(self.norm1(x_BTD), tuple(state))
         else:
             h_BTD, state[0] = self.cell(self.norm1(x_BTD), state[0])
-        x_BTD = x_BTD + self.out(self.h(h_BTD))
+        x_BTD = x_BTD + self.mixed(self.out(self.h(h_BTD)))
         return self.resid(x_BTD + self.ffn(self.norm2(x_BTD)))
 
 

@@ -54,10 +54,10 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.up = nn.Linear(width, hidden)
         self.down = residual_out(nn.Linear(hidden, width))
-        self.resid = Tap()
+        self.out, self.resid = Tap(), Tap()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.resid(x + self.down(activate(self.up(self.norm(x)))))
+        return self.resid(x + self.out(self.down(activate(self.up(self.norm(x))))))
 
 
 class MLP(nn.Module):

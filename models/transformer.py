@@ -113,18 +113,19 @@ class Block(nn.Module):
         self.attn, self.ffn = attn, ffn
         self.norm1 = _norm(width) if attn is not None else None
         self.norm2 = _norm(width) if ffn is not None else None
+        self.mixed = Tap() if attn is not None else nn.Identity()
         self.resid = Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         if self.attn is not None and self.norm1 is not None:
-            x_BTD = x_BTD + self.attn(self.norm1(x_BTD))
+            x_BTD = x_BTD + self.mixed(self.attn(self.norm1(x_BTD)))
         if self.ffn is not None and self.norm2 is not None:
             x_BTD = x_BTD + self.ffn(self.norm2(x_BTD))
         return self.resid(x_BTD)
 
     def step(self, x_BD: Tensor, memory: Tensor | None, position: int) -> Tensor:
         if self.attn is not None and self.norm1 is not None and memory is not None:
-            x_BD = x_BD + self.attn.step(self.norm1(x_BD), memory, position)
+            x_BD = x_BD + self.mixed(self.attn.step(self.norm1(x_BD), memory, position)[:, None])[:, 0]
         if self.ffn is not None and self.norm2 is not None:
             x_BD = x_BD + self.ffn(self.norm2(x_BD))
         return self.resid(x_BD[:, None])[:, 0]

@@ -7,6 +7,7 @@ import pytest
 
 from bench import claims
 from bench.claims import UNTESTED, Claim, Evidence, Mechanism, Row, Told, weigh
+from bench.diagnostics.claims import CLAIMS as weighed
 from bench.records import write
 from bench.run import run_one
 
@@ -104,3 +105,20 @@ def test_every_claim_asks_for_something_that_can_be_run():
     for published in claims.PUBLISHED:
         assert isinstance(published, Row | Told | Mechanism)
         ARCHS.facts(published.arch), TASKS.facts(published.task)
+
+
+def test_every_claim_about_mechanism_is_one_that_reports_weigh(record):
+    named = {claim.claim for claim in weighed}
+    asked = [published for published in claims.PUBLISHED if isinstance(published, Mechanism)]
+    assert len(asked) > 5
+    assert {published.claim for published in asked} <= named
+    run = as_row(record, "quick", 0.04)
+    header = ["claim", "source", "holds if", "measured here", "verdict"]
+    for told, verdict in (("holds", "reproduced"), ("does not hold", "not reproduced"), ("cannot be tested", UNTESTED)):
+        rows = [[claim, "", "x > 1", "x = 2", told] for claim in sorted(named)]
+        report = {"sections": [{"tables": [{"name": "claims", "header": header, "rows": rows}]}]}
+        judged = Mechanism("a paper", "x", "hmm", "transformer", "Every layer is needed").judge(
+            Evidence([run], {run.id: report})
+        )
+        assert judged.verdict == verdict
+        assert judged.why == "It holds if x \\> 1"

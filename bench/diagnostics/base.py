@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import filter as matching
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import safetensors.torch
 import torch
 from matplotlib.figure import Figure
 from torch import nn
@@ -23,6 +25,7 @@ from bench.config import RunConfig
 from bench.records import RunRecord
 from bench.seeds import generator
 from models.taps import tap_names
+from models.transformer import Attention
 from tasks.base import Task
 
 MODEL, EXACT, OTHER, GREY = "#2a6fbb", "#c0392b", "#e08e0b", "#888888"  # one colour one meaning, in every figure
@@ -42,6 +45,7 @@ class Run:
     model: nn.Module
     samples: int = 200  # rollouts a context
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None
+    snapshots: tuple[tuple[int, Path], ...] = ()  # step and weights, kept while it trained
 
     def rng(self, *names: str | int) -> torch.Generator:
         """A report's own stream of random numbers, the same for every architecture with this seed."""
@@ -51,6 +55,16 @@ class Run:
         reach: int | None = getattr(self.model, "max_length", None)
         if reach is not None and length > reach:
             raise NotAvailable(f"the model reads at most {reach} positions, and this takes {length}")
+
+
+def load_model(config: RunConfig, weights: bytes) -> nn.Module:
+    """The model of a run, for looking at: on the CPU, whatever it was trained on."""
+    model = config.make_model()
+    model.load_state_dict(safetensors.torch.load(weights))  # strict: every name, nothing else
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.backend = "sdpa"
+    return model.eval()
 
 
 class Table(NamedTuple):

@@ -22,15 +22,17 @@ SEQUENCES, BITS = 256, 256
 TARGETS = ("H", "N", "H/N")
 
 
-def held_out_r2(x_BTD: np.ndarray, y_BT: np.ndarray) -> float:
-    """Fitted on the first half of the sequences, judged on the second."""
+def held_out_r2(x_BTD: np.ndarray, y: np.ndarray) -> float:
+    """Fitted on the first half of the sequences, judged on the second; y is [B, T], or vectors [B, T, C] as one."""
     half = len(x_BTD) // 2
     ones = np.ones((*x_BTD.shape[:2], 1))
     x = np.concatenate([x_BTD, ones], axis=2)
-    train, test = x[:half].reshape(-1, x.shape[2]), x[half:].reshape(-1, x.shape[2])
-    weights = np.linalg.lstsq(train, y_BT[:half].ravel(), rcond=None)[0]
-    y = y_BT[half:].ravel()
-    return float(1 - ((test @ weights - y) ** 2).mean() / y.var())
+    y_BTC = y.reshape(*x_BTD.shape[:2], -1)
+    (train, test), (fitted, asked) = (
+        (part[:half].reshape(-1, part.shape[2]), part[half:].reshape(-1, part.shape[2])) for part in (x, y_BTC)
+    )
+    weights = np.linalg.lstsq(train, fitted, rcond=None)[0]
+    return float(1 - ((test @ weights - asked) ** 2).mean() / asked.var(0).mean())
 
 
 @section("Where are the counts kept?", tasks=("bernoulli",), taps="*resid")

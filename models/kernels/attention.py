@@ -41,12 +41,18 @@ def attention(
         bias = None if slopes is None else _bias(slopes, length, header)[None]  # 3-D masks miss the fused path
         out = scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None)
     elif backend == "math":
-        bias = _bias(q.new_zeros(1) if slopes is None else slopes, length, header)
-        out = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + bias).softmax(-1) @ v
+        out = attention_weights(qkv, slopes, header) @ v
     else:
         raise ValueError(f"no attention backend '{backend}'. Known: {', '.join(BACKENDS)}")
     out = out.transpose(1, 2)
     return out if gate is None else out * gate[:, None].to(out.dtype)
+
+
+def attention_weights(qkv: Tensor, slopes: Tensor | None = None, header: int = 0) -> Tensor:
+    """How much of key j goes into the output at i, [B, H, T, T]: what the fused forms never write down."""
+    q, k, _ = (x.transpose(1, 2) for x in qkv.unbind(2))
+    bias = _bias(q.new_zeros(1) if slopes is None else slopes, q.shape[2], header)
+    return (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + bias).softmax(-1)
 
 
 def attention_step(

@@ -1,0 +1,226 @@
+"""The claims of The Bayesian Geometry of Transformer Attention (arXiv:2512.22471), each tested on this run.
+
+A claim says what it predicts, where it is made, when it holds, and how to measure it. What one needs and the run does
+not have is said as the reason why it cannot be tested. A verdict is about this run: other sizes, recipes and seeds may
+give another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from bench.diagnostics import ablation, beliefs, clusters, dynamics, geometry, length, manifold
+from bench.diagnostics.anatomy import attention_layers, layers
+from bench.diagnostics.base import NotAvailable, Run, Section, Table, section
+
+HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested with this run"
+PUBLISHED_BITS = {"bijection": ("entropy_mae", 0.003), "hmm": ("entropy_curve_mae", 7.5e-5)}  # at K = 20
+JUMP = 1.5  # K + 1 over K: more is a discontinuity
+SIGNIFICANT = 0.05
+PROGRESS = 0.8  # Spearman of focus with depth
+NEAR_ZERO = 0.1  # of the attention that equal attention would give
+PC1 = 0.84  # the lower end of the published 84-90 %
+ALONG = 0.9  # Spearman of PC1 with entropy
+DECODED = 0.9  # held-out R2
+SILHOUETTE, PURITY = 0.5, 0.9
+FITTED = 0.05  # bits at the training horizon
+
+Measured = tuple[str, bool]
+
+
+class Claim(NamedTuple):
+    claim: str
+    source: str
+    rule: str
+    measure: Callable[[Run], Measured]
+
+
+def published_error(run: Run) -> Measured:
+    if run.config.task not in PUBLISHED_BITS or run.config.horizon != 20:
+        raise NotAvailable("published for bijection and hmm at K = 20")
+    if run.config.arch != "transformer":
+        raise NotAvailable("published for the transformer")
+    metric, bits = PUBLISHED_BITS[run.config.task]
+    ours = run.record.metrics["20"]["all"][metric]
+    kind = "curve MAE" if metric == "entropy_curve_mae" else "MAE"
+    return f"{kind} {ours:.2g} bits, published {bits:.2g}", ours <= bits
+
+
+def no_discontinuity(run: Run) -> Measured:
+    r = length.measure(run)
+    return f"error at {r.trained + 1} over {r.trained}: {r.jump:.2f}", r.jump <= JUMP
+
+
+def every_layer_needed(run: Run) -> Measured:
+    found = ablation.measure(run)
+    factors = {i: found.factor(branches["whole"]) for i, branches in found.layers.items()}
+    least = min(factors, key=lambda i: factors[i])
+    return f"least for layer {least}: {factors[least]:.3g}x, most: {max(factors.values()):.3g}x", (
+        factors[least] > ablation.COLLAPSE
+    )
+
+
+def frame_head(run: Run) -> Measured:
+    require_attention(run)
+    head, largest, second = ablation.frame_head(ablation.measure(run))
+    which = "no head stands out" if head is None else f"head {head}"
+    return f"{which}: {largest:.3g}x, the next {second:.3g}x", head is not None
+
+
+def require_attention(run: Run) -> None:
+    if not layers(run.model) or layers(run.model)[0].kind != "attention":
+        raise NotAvailable("layer 0 has no attention")
+
+
+def orthogonal_keys(run: Run) -> Measured:
+    require_attention(run)
+    frames = geometry.key_frames(run)
+    if geometry.HYPOTHESES not in frames:
+        raise NotAvailable("no token of this task stands for a hypothesis about the answer")
+    frame = frames[geometry.HYPOTHESES]
+    mean, chance = float(np.mean(frame.heads)), float(frame.random.mean())
+    return f"mean abs cos {mean:.3f}, random {chance:.3f}, p = {frame.p_all:.2g}", frame.p_all < SIGNIFICANT
+
+
+def progressive_alignment(run: Run) -> Measured:
+    depth = geometry.by_depth(run)
+    focus = [d.focus for d in depth if d.focus is not None]
+    if not focus:
+        raise NotAvailable("no position that can be attended to stands for a feasible hypothesis")
+    if len(focus) < 3:
+        raise NotAvailable("a trend over depth takes at least three layers of attention")
+    if np.ptp(focus) == 0:
+        return f"focus {focus[0]:.2f} in every layer", False
+    trend = float(spearmanr(range(len(focus)), focus).statistic)
+    return f"focus {focus[0]:.2f} in the first layer, {focus[-1]:.2f} in the last, trend {trend:.2f}", (
+        trend >= PROGRESS and focus[-1] > 1
+    )
+
+
+def eliminated_ignored(run: Run) -> Measured:
+    last = geometry.by_depth(run)[-1]
+    lift = last.lift("eliminated")
+    if lift is None:
+        raise NotAvailable("no position stands for an eliminated hypothesis")
+    return f"layer {last.layer}: {lift:.2f} of equal attention", lift <= NEAR_ZERO
+
+
+def late(run: Run) -> list[manifold.Manifold]:
+    """Values and outputs of the last layer that attends."""
+    if not attention_layers(run.model):
+        raise NotAvailable("the architecture has no attention")
+    last = attention_layers(run.model)[-1].index
+    return [m for m in manifold.measure(run) if m.layer == last and m.source in (manifold.VALUES, manifold.OUTPUTS)]
+
+
+def low_dimensional(run: Run) -> Measured:
+    shares = {m.source: m.pc1 for m in late(run) if m.pc1 is not None}
+    if not shares:
+        raise NotAvailable("neither values nor outputs vary")
+    return ", ".join(f"PC1 of {name} {share:.0%}" for name, share in shares.items()), max(shares.values()) >= PC1
+
+
+def entropy_along(run: Run) -> Measured:
+    found = {m.source: m.spearman for m in late(run) if m.spearman is not None}
+    if not found:
+        raise NotAvailable("the vectors or the posterior's entropy do not vary")
+    return ", ".join(f"|Spearman| of {name} {r:.2f}" for name, r in found.items()), max(found.values()) >= ALONG
+
+
+def belief_in_residual(run: Run) -> Measured:
+    found = [probe for probe in beliefs.measure(run)[1:] if probe.posterior is not None]
+    if not found:
+        raise NotAvailable("the posterior does not vary")
+    best = max(found, key=lambda probe: probe.posterior or 0.0)
+    return f"R2 {best.posterior:.2f} after {best.source}, {found[-1].posterior:.2f} after the last", (
+        (best.posterior or 0.0) >= DECODED
+    )
+
+
+def dissociation(run: Run) -> Measured:
+    course = dynamics.measure(run)
+    if "attention" not in course.settled:
+        raise NotAvailable("the model has no attention that could move")
+    at = ", ".join(f"{name} at {step:,.0f}" for name, step in course.settled.items())
+    return f"settled: {at}", dynamics.settles_first(course)
+
+
+def collapse_without_top(run: Run) -> Measured:
+    if (run.config.arch, run.config.task) != ("transformer-no-attn-top2", "hmm"):
+        raise NotAvailable("it is about transformer-no-attn-top2 on hmm")
+    trained, far = str(run.config.horizon), str(max(run.config.horizons))
+    near, away = (run.record.metrics[k]["all"]["entropy_mae"] for k in (trained, far))
+    uniform = run.record.references[far]["uniform"]["all"]["entropy_mae"]
+    text = f"{near:.3g} bits at {trained}, {away:.3g} at {far}: {away / near:.2f}x (uniform predictor {uniform:.2g})"
+    return text, near <= FITTED and away >= ablation.COLLAPSE * near
+
+
+def one_cluster_a_state(run: Run) -> Measured:
+    if not run.config.task.startswith("hmm"):
+        raise NotAvailable("it is about hidden Markov chains")
+    if all(layer.kind != "recurrence" for layer in layers(run.model)):
+        raise NotAvailable("it is about recurrent models")
+    final = clusters.measure(run)[-1]
+    return f"silhouette {final.silhouette:.2f}, purity {final.purity:.2f}", (
+        final.silhouette >= SILHOUETTE and final.purity >= PURITY
+    )
+
+
+CLAIMS = (
+    Claim("The transformer is calibrated to thousandths of a bit", "results",
+          "error at K = 20 at most the published one", published_error),
+    Claim("It goes on beyond the training length without discontinuity", "results",
+          f"error at K + 1 at most {JUMP:g} times that at K", no_discontinuity),
+    Claim("Every layer is needed", "ablation", f"each layer's removal costs more than {ablation.COLLAPSE:g}x",
+          every_layer_needed),
+    Claim("Layer 0 has one hypothesis-frame head", "stage 1",
+          f"its removal costs at least {ablation.COLLAPSE:g}x, and {ablation.OUTSTANDING:g} times what the next costs",
+          frame_head),
+    Claim("Layer-0 keys are an orthogonal frame of the hypotheses", "stage 1; version 3: 0.052, random 0.082",
+          f"more orthogonal than random vectors, p < {SIGNIFICANT:g}", orthogonal_keys),
+    Claim("Queries align with feasible hypotheses, more so with depth", "stage 2",
+          f"focus grows with depth, Spearman at least {PROGRESS:g}, and ends above 1", progressive_alignment),
+    Claim("Eliminated hypotheses receive next to no attention", "stage 2",
+          f"in the last layer at most {NEAR_ZERO:g} of equal attention", eliminated_ignored),
+    Claim("Late values lie on a low-dimensional manifold", "stage 3; a later paper: PC1 84-90 %",
+          f"PC1 of the last layer's values or outputs at least {PC1:.0%}", low_dimensional),
+    Claim("That manifold is parameterised by posterior entropy", "stage 3",
+          f"|Spearman| of PC1 with entropy at least {ALONG:g}", entropy_along),
+    Claim("The residual stream holds the belief", "abstract",
+          f"held-out R2 of a linear probe for the posterior at least {DECODED:g} after some layer", belief_in_residual),
+    Claim("Attention settles before values do", "frame-precision dissociation",
+          f"within {dynamics.SETTLED:.0%} of its end {dynamics.EARLIER:g} times earlier than values", dissociation),
+    Claim("Without attention in the top two layers it fits K = 20 and collapses at K = 50",
+          "ablation: 0.0016, then 1.79",
+          f"at most {FITTED:g} bits at the training length, {ablation.COLLAPSE:g}x that at the longest",
+          collapse_without_top),
+    Claim("A recurrent model's last layer forms one cluster for each hidden state", "version 3",
+          f"silhouette at least {SILHOUETTE:g} and purity at least {PURITY:g}", one_cluster_a_state),
+)  # fmt: skip
+
+
+def judge(claim: Claim, run: Run) -> tuple[str, str]:
+    """What was measured, or why nothing was; and the verdict."""
+    try:
+        text, holds = claim.measure(run)
+        return text, HOLDS if holds else FAILS
+    except NotAvailable as reason:
+        return str(reason), UNTESTED
+    except Exception as error:  # the measurement's own section fails with it, and the exit code says so
+        return f"the measurement failed: {type(error).__name__}: {error}", UNTESTED
+
+
+@section("The paper's claims, tested on this run")
+def table(run: Run) -> Section:
+    judged = [(claim, *judge(claim, run)) for claim in CLAIMS]
+    rows: list[list[Any]] = [[c.claim, c.source, c.rule, text, verdict] for c, text, verdict in judged]
+    counts = [sum(row[-1] == verdict for row in rows) for verdict in (HOLDS, FAILS, UNTESTED)]
+    text = (
+        "{} claims of arXiv:2512.22471 on this run: {} hold, {} do not hold, {} cannot be tested. "
+        "A verdict is about this run alone; the sections below show what it rests on."
+    ).format(len(rows), *counts)
+    return Section(text, [Table("claims", ["claim", "source", "holds if", "measured here", "verdict"], rows)])
