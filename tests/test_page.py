@@ -224,6 +224,8 @@ def test_nothing_overflows_a_phone(site, visit, view):
     tab = visit(path, f"#{view}?preset=quick", width=390)
     draw(tab)
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    cut = "all => all.filter(card => card.scrollWidth > card.clientWidth).map(card => card.textContent.slice(0, 40))"
+    assert tab.locator(".card").evaluate_all(cut) == []  # what is wider than its card can be scrolled to
 
 
 @pytest.mark.parametrize(("scheme", "rules"), [("light", {}), ("dark", {"runOnly": ["color-contrast"]})])
