@@ -37,6 +37,7 @@ LPE_REPORT = {
     "lr": 3e-4,
     "weight_decay": 0.01,
     "warmup": 400,
+    "decay": "none",  # the report names a warm-up and no decay
     "sequences": 512,
 }
 
@@ -146,6 +147,7 @@ _ALL = (
             "lr": 0.02,
             "weight_decay": 0.0,
             "warmup": 100,
+            "decay": "linear",
         },
         by_task={"bernoulli": {"bos": True}},
         archs=("transformer",),
@@ -165,6 +167,7 @@ _ALL = (
             "width": 2,
             "lr": 0.01,
             "warmup": 100,
+            "decay": "linear",
         },
         by_task={"bernoulli": {"bos": True}},
         archs=("transformer",),
