@@ -133,9 +133,14 @@ def site_data(records: Sequence[RunRecord], reported: Sequence[RunRecord], claim
                 for track, archs in primitive_shares(list(records)).items()
             },
         },
-        "claims": [claim._asdict() for claim in claims],
+        "claims": [{name: _unmarked(text) for name, text in claim._asdict().items()} for claim in claims],
         "legend": [[re.sub(r"[*`]", "", part).replace("\n  ", " ") for part in pair] for pair in legend],
     }
+
+
+def _unmarked(text: str) -> str:
+    """Without the marks that Markdown needs."""
+    return re.sub(r"\\(\W)", r"\1", text).replace("`", "")
 
 
 def palette(records: Sequence[RunRecord]) -> list[str]:
@@ -328,7 +333,7 @@ def _section(section: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {
         "title": str(section["title"]),
         "status": section["status"],
-        "text": str(section["text"]),
+        "text": _unmarked(str(section["text"])),
         "tables": [
             {
                 "name": str(t["name"]),

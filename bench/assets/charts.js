@@ -240,7 +240,7 @@ function overview(groups, held) {
       high: row.interval && row.interval[1] / constant, tip: { name: row.name, task: group.label, error: `${bits(row.mae)} bits`, "of the best constant's": `${(100 * row.mae / constant).toPrecision(2)} %` } }));
   }).filter((point) => point.share > 0);
   const { color, shape } = byArch(points);
-  const y = { field: "task", type: "nominal", title: null, sort: groups.map((group) => group.label), scale: { paddingInner: 0.25, paddingOuter: 0.1 }, axis: { labelLimit: 220, domain: false, ticks: false, labelFontSize: 13, labelColor: ink("text") } };
+  const y = { field: "task", type: "nominal", title: null, sort: groups.map((group) => group.label), scale: { paddingInner: 0.25, paddingOuter: 0.1 }, axis: { labelLimit: Math.min(260, 0.32 * document.body.clientWidth), domain: false, ticks: false, labelFontSize: 13, labelColor: ink("text") } };
   const yOffset = { field: "arch", type: "nominal", sort: DATA.archs, scale: { paddingOuter: 0.3 } };
   const percent = { labelExpr: "datum.value >= 0.01 ? format(datum.value, '~%') : format(datum.value * 100, '~g') + '%'" };
   const x = { field: "share", type: "quantitative", title: "share of the best constant's error", scale: logarithmic({ padding: 24 }), axis: { values: ticks([1, held, ...points.map((point) => point.share)]), grid: true, ...percent } };

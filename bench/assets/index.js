@@ -29,11 +29,10 @@ function go(change) {
 // --- what is chosen
 function chosen(set) {
   const off = new Set((set.get("without") || "").split(",").filter(Boolean));
-  const label = (group) => [group.task, ...FILTERS.slice(1).filter((name) => !set.get(name) && several(name)).map((name) => group[name])].join(" · ");
-  return DATA.groups.filter((group) => FILTERS.every((name) => !set.get(name) || group[name] === set.get(name)))
-    .map((group) => ({ ...group, label: label(group), shown: group.rows.filter((row) => !off.has(row.arch)) }));
+  const groups = DATA.groups.filter((group) => FILTERS.every((name) => !set.get(name) || group[name] === set.get(name)));
+  const apart = FILTERS.slice(1).filter((name) => new Set(groups.map((group) => group[name])).size > 1); // said where it differs
+  return groups.map((group) => ({ ...group, label: [group.task, ...apart.map((name) => group[name])].join(" · "), shown: group.rows.filter((row) => !off.has(row.arch)) }));
 }
-const several = (name) => new Set(DATA.groups.map((group) => group[name])).size > 1;
 
 function controls(set) {
   const pick = (name, values, label, none) => el("label", {}, el("span", {}, label),

@@ -15,7 +15,7 @@ const card = (title, ...children) => el("section", { class: "card" }, el("h2", {
 function scores() {
   const metrics = ["MAE", "KL", "curve", "TV", "NLL gap"];
   return card("Errors", el("p", {}, "In bits, against the exact posterior; below each row the reference predictors on the same sequences."),
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Errors" }, el("table", {},
+    el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Errors" }, el("table", {},
       el("thead", {}, el("tr", {}, ["positions", "predictor"].map((name) => el("th", { scope: "col", class: "left" }, name)), metrics.map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, DATA.scores.map(([k, part, name, ...values]) => el("tr", { class: name === null ? "mine" : "reference" },
         el("td", { class: "left" }, part === "all" ? `K = ${k}` : `K = ${k}, new`), el("th", { scope: "row", class: "left" }, name ?? config.arch), values.map((value) => el("td", {}, bits(value)))))))));
@@ -39,9 +39,9 @@ function report() {
     ...DATA.report.sections.map((section) => card(section.title,
       section.status === "ok" ? null : el("p", { class: section.status === "failed" ? "failed" : "empty" }, section.status === "failed" ? "This section failed." : "n/a"),
       section.text.split(/\n\n+/).filter(Boolean).map((text) => el("p", {}, text)),
-      section.figures.map((figure) => el("figure", { class: "picture" }, el("img", { src: figure.source, alt: figure.caption }), el("figcaption", {}, figure.caption))),
-      section.tables.map((table) => el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": table.name }, el("table", {}, el("caption", {}, table.name.replace(/[-_]/g, " ")),
-        el("thead", {}, el("tr", {}, table.header.map((name) => el("th", { scope: "col" }, name)))),
+      section.figures.map((figure) => el("figure", { class: "picture" }, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": figure.caption }, el("img", { src: figure.source, alt: figure.caption })), el("figcaption", {}, figure.caption))),
+      section.tables.map((table) => el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": table.name }, el("table", { class: "report" }, el("caption", {}, table.name.replace(/[-_]/g, " ")),
+        el("thead", {}, el("tr", {}, table.header.map((name, i) => el("th", { scope: "col", class: table.rows.some((row) => typeof row[i] === "string") ? "left" : null }, name)))),
         el("tbody", {}, table.rows.map((row) => el("tr", {}, row.map((value) => el("td", { class: typeof value === "string" ? "left" : null }, String(number(value)))))))))))),
   ];
 }
