@@ -101,6 +101,7 @@ _ALL = (
         seeds=3,
         values={"layers": 4, "heads": 4, "width": 64, "ffn": 256, "steps": 3000, "warmup": 100},
         by_task={
+            "bijection": {"steps": 5000, "weight_decay": 0.0},
             "hmm": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015},
             "hmm-sticky": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015, "horizon": 40},
             "bernoulli": {
