@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
+from bench.config import USUAL
 from bench.floors import effective_memory
 from bench.presets import PRESETS
 from bench.records import RunRecord, parse_config
@@ -335,10 +336,10 @@ def _same_settings(records: list[RunRecord], marked: Set[str]) -> list[list[RunR
 
 def row_name(record: RunRecord, records: list[RunRecord]) -> str:
     """The architecture, and whatever sets this row apart from others of the same architecture."""
-    rivals = [r.config for r in records if r.config["arch"] == record.config["arch"]]
-    told = {k: v for k, v in record.config.items() if k not in ("seed", "tuning")}
+    rivals = [{**USUAL, **r.config} for r in records if r.config["arch"] == record.config["arch"]]
+    told = {k: v for k, v in {**USUAL, **record.config}.items() if k not in ("seed", "tuning")}
     apart = [f"{k}={v}" for k, v in told.items() if any(c[k] != v for c in rivals)]
-    if "tuning" in record.config and not all("tuning" in c for c in rivals):
+    if "tuning" in record.config and not all(c["tuning"] for c in rivals):
         apart.append("tuned")
     return printable(" ".join([record.config["arch"], *apart]))
 

@@ -101,7 +101,7 @@ def make_parser() -> Parser:
     run.add_argument("--address", metavar="ADDR", help="of the Ray cluster (default: the one of this machine, or none)")
     run.add_argument("--gpus-per-run", type=float, metavar="F", help="on Ray: may be a fraction (default: 1 with CUDA)")
     run.add_argument("--memory-per-run", type=float, default=0.0, metavar="GB", help="on Ray (default: not reserved)")
-    run.add_argument("--fresh", action="store_true", help="start over: forget records and checkpoints of these runs")
+    run.add_argument("--fresh", action="store_true", help="start over: forget what these runs have left behind")
     run.add_argument("--checkpoints", type=int, metavar="N",
                      help="keep N snapshots of the weights, evenly spaced in log step, for the report")  # fmt: skip
     run.add_argument("--report", action="store_true", help="write each finished run's report beside its record")

@@ -34,6 +34,8 @@ LIMITS = {  # far beyond any sensible run: what is larger is a slip, and would f
 }  # fmt: skip
 SUPERVISION = ("posterior", "sampled")
 OPTIMIZERS = ("muon", "adamw")
+DECAYS = ("linear", "none")
+USUAL: dict[str, Any] = {"tuning": {}, "decay": "linear"}  # fields that a record may leave out
 FIXED = {"arch", "task", "preset", "seed", "device", "task_params", "tuning"}  # not to be changed with --set
 
 
@@ -70,6 +72,7 @@ class RunConfig:
     tuning: dict[str, Any] = field(
         default_factory=dict
     )  # the search behind the learning rates; empty if there was none
+    decay: str = "linear"  # of the learning rates, from the warm-up to the end: linear to nothing, or none
 
     def make_task(self) -> Task:
         task: Task = TASKS[self.task](horizon=self.horizon, **self.task_params)
@@ -86,9 +89,9 @@ class RunConfig:
         return build(self.arch, self.make_task().shape, self.budget(), self.geometry())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; `tuning` only where there is some, so that it changes no id but its own."""
+        """Plain values; what came later only where it is not the usual, so that it changes no id but its own."""
         values = {**asdict(self), "horizons": list(self.horizons)}
-        return values if self.tuning else {name: value for name, value in values.items() if name != "tuning"}
+        return {name: value for name, value in values.items() if name not in USUAL or value != USUAL[name]}
 
     def id(self) -> str:
         law = {"config": self.to_json(), "task_version": TASKS.facts(self.task)["version"], "bench": VERSION}
@@ -135,6 +138,7 @@ def check(config: RunConfig) -> None:
     for name, allowed in (
         ("supervision", SUPERVISION),
         ("optimizer", OPTIMIZERS),
+        ("decay", DECAYS),
         ("positions", POSITIONS),
     ):
         if getattr(config, name) not in allowed:

@@ -46,7 +46,7 @@ from bench.board import (
     strength,
 )
 from bench.claims import Claim, ledger, read_reports
-from bench.config import FIXED, draft
+from bench.config import FIXED, USUAL, draft
 from bench.floors import effective_memory
 from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, RunRecord, prepare_folder, write_whole
@@ -296,13 +296,13 @@ def _thin(curves: dict[str, list[float]]) -> dict[str, Any]:
 
 def commands(record: RunRecord, place: Path) -> list[str]:
     """What makes this run again, and what checks it. Settings that are not the preset's are spelled out."""
-    c = record.config
+    c = {**USUAL, **record.config}
     words = ["bench", "run", "--preset", c["preset"], "--arch", c["arch"], "--task", c["task"]]
     words += ["--seeds", str(c["seed"] + 1), "--supervision", c["supervision"], "--device", c["device"]]
-    words += ["--tune"] if c.get("tuning") else []
+    words += ["--tune"] if c["tuning"] else []
     if c["preset"] in PRESETS:
-        usual = draft(c["preset"], c["arch"], c["task"], c["seed"], c["device"], {}).to_json()
-        rates = {"lr", "adam_lr"} if c.get("tuning") else set()  # the search finds them
+        usual = {**USUAL, **draft(c["preset"], c["arch"], c["task"], c["seed"], c["device"], {}).to_json()}
+        rates = {"lr", "adam_lr"} if c["tuning"] else set()  # the search finds them
         told = {k: v for k, v in c.items() if k not in FIXED | rates | {"supervision"} and v != usual[k]}
         told |= {name: c[name] for cause, name in (("width", "ffn"), ("horizon", "horizons")) if cause in told}
         told |= {k: v for k, v in c["task_params"].items() if usual["task_params"].get(k) != v}

@@ -37,6 +37,7 @@ LPE_REPORT = {
     "lr": 3e-4,
     "weight_decay": 0.01,
     "warmup": 400,
+    "decay": "none",  # the report names a warm-up and no decay
     "sequences": 512,
 }
 
@@ -100,6 +101,7 @@ _ALL = (
         seeds=3,
         values={"layers": 4, "heads": 4, "width": 64, "ffn": 256, "steps": 3000, "warmup": 100},
         by_task={
+            "bijection": {"steps": 5000, "weight_decay": 0.0},
             "hmm": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015},
             "hmm-sticky": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015, "horizon": 40},
             "bernoulli": {
@@ -146,6 +148,7 @@ _ALL = (
             "lr": 0.02,
             "weight_decay": 0.0,
             "warmup": 100,
+            "decay": "linear",
         },
         by_task={"bernoulli": {"bos": True}},
         archs=("transformer",),
@@ -165,6 +168,7 @@ _ALL = (
             "width": 2,
             "lr": 0.01,
             "warmup": 100,
+            "decay": "linear",
         },
         by_task={"bernoulli": {"bos": True}},
         archs=("transformer",),

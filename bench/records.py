@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from bench.config import RunConfig
+from bench.config import USUAL, RunConfig
 from bench.registry import BadInput
 
 SCHEMA = 1
@@ -115,7 +115,7 @@ def parse(data: Any) -> RunRecord:
 
 def parse_config(data: dict[str, Any]) -> RunConfig:
     hints = typing.get_type_hints(RunConfig)
-    if missing := sorted(hints.keys() - data.keys() - {"tuning"}):
+    if missing := sorted(hints.keys() - data.keys() - USUAL.keys()):
         raise BadRecord(f"config is missing {', '.join(missing)}")
     if extra := sorted(data.keys() - hints.keys()):
         raise BadRecord(f"config has unknown {', '.join(extra)}")

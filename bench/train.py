@@ -91,8 +91,9 @@ def make_optimizers(model: nn.Module, config: RunConfig) -> list[Optimizer]:
 
 
 def schedule(step: int, config: RunConfig) -> float:
-    """Linear warm-up, then linear decay to nothing."""
-    return min(1.0, (step + 1) / max(1, config.warmup)) * (1.0 - step / config.steps)
+    """Linear warm-up; over all of it a linear decay to nothing, unless there is none."""
+    decay = 1.0 - step / config.steps if config.decay == "linear" else 1.0
+    return min(1.0, (step + 1) / max(1, config.warmup)) * decay
 
 
 def backward(model: nn.Module, batch: Batch, answer: Tensor, parts: int) -> Tensor:

@@ -373,3 +373,12 @@ def test_no_records_is_a_sentence(tmp_path, visit):
     for view in VIEWS[::-1]:
         tab.goto((tmp_path / "site/index.html").as_uri() + f"#{view}")
     assert "No records yet" in tab.locator("main").inner_text()
+
+
+def test_commands_spell_out_a_decay_that_is_not_the_presets():
+    record = next(r for r in published() if r.config["task"] == "bernoulli" and r.config["arch"] == "transformer")
+    level = vary(record, "level", decay="none")
+    assert any("decay=none" in command for command in page.commands(level, Path("x.json")))
+    older = vary(record, "older", preset="bernoulli-report")
+    assert any("decay=linear" in command for command in page.commands(older, Path("x.json")))
+    assert not any("decay" in command for command in page.commands(record, Path("x.json")))

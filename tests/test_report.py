@@ -1,6 +1,7 @@
 """Reports: the statistics by known numbers, the estimator by an exact predictor, the page by its files."""
 
 import csv
+import json
 import math
 from dataclasses import replace
 
@@ -197,6 +198,13 @@ def test_a_section_that_breaks_is_shown_and_the_others_go_on(exact, tmp_path):
     assert "**failed**: RuntimeError: out of \\<luck\\>" in page
     assert "n/a: not here" in page
     assert "all is well" in page
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert [(s["title"], s["status"], s["text"]) for s in content["sections"]] == [
+        ("broken", "failed", "RuntimeError: out of <luck>"),
+        ("refused", "n/a", "not here"),
+        ("whole", "ok", "all is well"),
+    ]
+    assert content["sections"][2]["tables"][0]["rows"] == [["a|b", 0.123456], ["c", None]]
     assert "| a\\|b | 0.1235 |" in page
     assert (tmp_path / "t.csv").read_text() == "x,y\na|b,0.123456\nc,\n"
 

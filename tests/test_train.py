@@ -1,7 +1,7 @@
 """The training loop: its optimizer, its streams, its honesty."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -69,6 +69,10 @@ def test_schedule_warms_up_and_ends_at_nothing(smoke):
     assert values[0] == pytest.approx(0.1)
     assert max(values) == pytest.approx(values[9], abs=0.02)
     assert 0 < values[-1] <= 0.011
+    level = replace(config, decay="none")
+    assert [schedule(step, level) for step in (9, 50, 99)] == [1.0, 1.0, 1.0]
+    assert config.id() == replace(level, decay="linear").id() != level.id()
+    assert "decay" not in config.to_json()  # a record from before there was a choice keeps its id
 
 
 def test_two_architectures_with_one_seed_read_the_same_data(smoke):

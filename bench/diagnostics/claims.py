@@ -128,7 +128,9 @@ def entropy_along(run: Run) -> Measured:
     found = {m.source: m.spearman for m in late(run) if m.spearman is not None}
     if not found:
         raise NotAvailable("the vectors or the posterior's entropy do not vary")
-    return ", ".join(f"|Spearman| of {name} {r:.2f}" for name, r in found.items()), max(found.values()) >= ALONG
+    top = max((m for m in manifold.measure(run) if m.spearman is not None), key=lambda m: m.spearman or 0.0)
+    text = ", ".join(f"|Spearman| of {name} {r:.2f}" for name, r in found.items())
+    return f"{text}; most anywhere {top.spearman:.2f}, {top.source} of layer {top.layer}", max(found.values()) >= ALONG
 
 
 def belief_in_residual(run: Run) -> Measured:
@@ -189,7 +191,7 @@ CLAIMS = (
     Claim("Late values lie on a low-dimensional manifold", "stage 3; a later paper: PC1 84-90 %",
           f"PC1 of the last layer's values or outputs at least {PC1:.0%}", low_dimensional),
     Claim("That manifold is parameterised by posterior entropy", "stage 3",
-          f"|Spearman| of PC1 with entropy at least {ALONG:g}", entropy_along),
+          f"|Spearman| of that PC1 with entropy at least {ALONG:g}", entropy_along),
     Claim("The residual stream holds the belief", "abstract",
           f"held-out R2 of a linear probe for the posterior at least {DECODED:g} after some layer", belief_in_residual),
     Claim("Attention settles before values do", "frame-precision dissociation",

@@ -55,7 +55,7 @@ def recipe(run: Run) -> Section:
         "steps": f"{config.steps:,}",
         "optimizer": config.optimizer,
         "learning rate": f"{config.lr:g}",
-        "schedule": "linear warm-up, then linear to nothing",
+        "schedule": f"linear warm-up, then {'linear to nothing' if config.decay == 'linear' else 'constant'}",
         "warm-up steps": str(config.warmup),
         "weight decay": f"{config.weight_decay:g}",
         "gradient clipping": str(config.clip),
