@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.records import read_all
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(sys.executable).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -151,3 +153,20 @@ def test_every_direct_dependency_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
     assert {re.match(r"[\w-]+", name)[0] for name in named} <= pinned
+
+
+def test_every_row_of_the_recipe_study_is_its_record():
+    """A row ends with its record's id; its numbers are that record's, and no record is left out."""
+    rows = re.findall(r"^\| (.+) \| `([0-9a-f]{12})` \|$", (ROOT / "docs/recipe.md").read_text(), re.MULTILINE)
+    records, problems = read_all(ROOT / "docs/recipe")
+    known = {record.id: record for record in records}
+    assert not problems
+    assert {name for _, name in rows} == known.keys()
+    for cells, name in rows:
+        record = known[name]
+        steps, error, new, kl = cells.split(" | ")[1:5]
+        longest = max(record.metrics, key=int)
+        assert steps == f"{record.config['steps']:,} x {record.config['batch']}"
+        assert error == f"{record.metrics[str(record.config['horizon'])]['all']['entropy_mae']:.4f}"
+        assert new in ("n/a", f"{(record.metrics[longest] or {}).get('post', {}).get('entropy_mae', -1):.4f}")
+        assert kl == f"{record.metrics[str(record.config['horizon'])]['all']['kl']:.4f}"
