@@ -54,6 +54,7 @@ What counts, and why, is in [RULES.md](RULES.md)."""
 HELD, PARTLY = 0.05, 0.5
 PRIMITIVES = ("accumulation", "transport", "binding")
 GOALS = (0.1, 0.03, 0.01, 0.003)  # bits
+LONG = 16  # observations
 COSTS = ("seeds", "parameters", "steps", "seconds", "peak memory", "device", "commit")
 
 PRIMITIVES_LEGEND = (
@@ -98,6 +99,7 @@ def render(records: list[RunRecord], reported: Sequence[RunRecord] = ()) -> str:
         if good:
             parts += [
                 _markdown(*table(good, marked)),
+                *_long_memory(good, marked),
                 "Cost and fairness:",
                 _markdown(*fairness(good, marked)),
                 "Time to accuracy:",
@@ -158,6 +160,19 @@ def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[lis
         cells = ["", f"*{plain(name)}*", *_errors(trees, trained, longer, spread=False)]
         rows.append((error, False, cells + [""] * (len(header) - len(cells))))
     return header, [row for _, _, row in sorted(rows, key=lambda row: (row[0], row[1]))]
+
+
+def _long_memory(records: list[RunRecord], marked: Set[str]) -> list[str]:
+    """Where a filter needs more than LONG observations to be exact: which rows have them, or that none does."""
+    trained, window = str(records[0].config["horizon"]), f"window {LONG}"
+    if window not in records[0].references[trained]:
+        return []
+    beyond = [
+        plain(row_name(same[0], records))
+        for errors, same in ranked(records, trained, marked)
+        if mean(errors.values()) < same[0].references[trained][window]["all"]["entropy_mae"]
+    ]
+    return [f"Memory beyond {LONG} observations: {', '.join(beyond) or 'no row has it'}."]
 
 
 def ranked(

@@ -214,3 +214,11 @@ def test_time_to_accuracy_is_the_first_look_below_a_goal(records):
     assert row[1:] == ["9 s, 60 steps, 3.0e+12 FLOPs", "not reached", "not reached", "not reached"]
     other = replace(mine, id="other", config={**mine.config, "seed": 1}, loss_curve=curve[:1])
     assert time_to_accuracy([mine, other])[1][0][1] == "1 of 2 seeds"
+
+
+def test_who_remembers_more_than_sixteen_observations_is_said():
+    record = run_one(compose("smoke", "transformer", "hmm-sticky", 0, "cpu", {"steps": 2, "horizon": 40}))[0]
+    assert "Memory beyond 16 observations: no row has it." in render([record])
+    window = record.references["40"]["window 16"]["all"]["entropy_mae"]
+    better = {**record.metrics, "40": {"all": {**record.metrics["40"]["all"], "entropy_mae": 0.9 * window}}}
+    assert "Memory beyond 16 observations: transformer." in render([replace(record, metrics=better)])
