@@ -56,6 +56,13 @@ def test_the_largest_preset_speaks_and_then_the_most_seeds(record):
     assert CLAIM.judge(Evidence(quick, {})).verdict == "reproduced"
 
 
+def test_a_number_may_be_held_against_that_of_a_reference(record):
+    uniform = record.references["20"]["uniform"]["all"]["entropy_mae"]
+    share = replace(CLAIM, published=0.5, over="uniform")
+    assert share.judge(Evidence([as_row(record, "quick", 0.5 * uniform)], {})).verdict == "reproduced"
+    assert share.judge(Evidence([as_row(record, "quick", 0.1 * uniform)], {})).verdict == "exceeded"
+
+
 def test_what_was_not_measured_is_not_judged(record):
     failed = replace(as_row(record, "quick", 0.04), status="failed")
     other = as_row(record, "quick", 0.04, task="bijection")
