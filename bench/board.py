@@ -84,6 +84,13 @@ def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
     return dict(sorted(groups.items()))
 
 
+def _as_in_its_preset(config: dict[str, Any]) -> bool:
+    preset = PRESETS.get(config["preset"])
+    usual = {} if preset is None else preset.values_for(config["task"])
+    horizon = _usual_horizon(config)
+    return config["horizon"] == (horizon or config["horizon"]) and config["task_params"].items() <= usual.items()
+
+
 def _usual_horizon(config: dict[str, Any]) -> int | None:
     preset = PRESETS.get(config["preset"])
     return None if preset is None else preset.values_for(config["task"])["horizon"]
@@ -234,15 +241,16 @@ def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, 
     """Error over the best constant's: by preset, supervision and device, then architecture, primitive and task."""
     tables: dict[str, dict[str, dict[str, dict[str, float]]]] = defaultdict(lambda: defaultdict(dict))
     for name, members in group([r for r in records if r.status == "ok"]).items():
-        primitive = TASKS.facts(members[0].config["task"]).get("primitive")
-        if primitive is None or name.task != members[0].config["task"]:  # a task with other parameters is another task
+        config = members[0].config
+        primitive = TASKS.facts(config["task"]).get("primitive")
+        if primitive is None or not _as_in_its_preset(config):  # a task with other parameters is another task
             continue
         trained = str(members[0].config["horizon"])
         constant = mean(r.references[trained]["best constant"]["all"]["entropy_mae"] for r in members)
         for errors, same in ranked(members, trained):
             shares = tables[f"preset {name.preset}, {name.supervision} supervision, {name.device}"]
             tasks = shares[same[0].config["arch"]].setdefault(primitive, {})
-            tasks.setdefault(name.task, mean(errors.values()) / constant)  # the best of its rows comes first
+            tasks.setdefault(config["task"], mean(errors.values()) / constant)  # the best of its rows comes first
     return {track: dict(sorted(archs.items())) for track, archs in tables.items()}
 
 
