@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def enumerate_paths(task: HMM, batch: Batch) -> Tensor:
         for k in range(len(symbols)):
             for path in product(range(S), repeat=k + 2):
                 weight = 1.0 / S
-                for before, now, symbol in zip(path, path[1:], symbols, strict=False):
+                for (before, now), symbol in zip(pairwise(path), symbols[: k + 1], strict=True):
                     weight = weight * float(transition[before, now] * emission[now, symbol])
                 answer[b, k, path[-1]] += weight
             answer[b, k] /= answer[b, k].sum()
@@ -61,7 +61,7 @@ def enumerate_window(task: HMM, batch: Batch, window: int) -> Tensor:
         for k in range(len(symbols)):
             for path in product(range(S), repeat=k + 2):
                 weight = 1.0 / S
-                for j, (before, now, symbol) in enumerate(zip(path, path[1:], symbols, strict=False)):
+                for j, ((before, now), symbol) in enumerate(zip(pairwise(path), symbols[: k + 1], strict=True)):
                     seen = float(emission[now, symbol]) if j > k - window else 1.0
                     weight = weight * float(transition[before, now]) * seen
                 answer[b, k, path[-1]] += weight

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from dataclasses import asdict
+from itertools import pairwise
 
 import pytest
 import torch
@@ -347,7 +348,7 @@ def test_checkpoints_take_less_than_two_percent_of_the_time_and_come_regularly(s
         keeper.at.step = step
         keeper.stepped(model, [])
     assert cost * len(written) < 0.02 * now[0]
-    gaps = [b - a for a, b in zip([0, *written], written, strict=False)]
+    gaps = [b - a for a, b in pairwise([0, *written])]
     assert max(gaps) <= max(500, 101 * cost / 0.05)
 
 

@@ -57,6 +57,7 @@ class Driver:
                 arguments[1]._obj.value = len(answer)
                 if size_only:
                     return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if answer else pynvml.NVML_SUCCESS
+                # as NVML does: the caller's array may be longer than the answer
                 for slot, (pid, used) in zip(arguments[2], answer, strict=False):
                     slot.pid, slot.usedGpuMemory = pid, used
             elif question == "nvmlDeviceGetHandleByUUID":

@@ -90,7 +90,7 @@ def clusters(run: Run) -> Section:
     figure, axes = canvas(2.6 * columns + 1.2, 2.6 * lines + 0.3, lines, columns, squeeze=False)
     for axis in axes.flat[len(found) :]:
         axis.set_axis_off()
-    for axis, c in zip(axes.flat, found, strict=False):
+    for axis, c in zip(axes.flat[: len(found)], found, strict=True):
         for state in range(run.task.shape.classes):
             axis.scatter(*c.plane[c.labels == state].T, s=4, color=f"C{state}", label=f"state {state}", rasterized=True)
         axis.set_title(f"{c.source}\nsilhouette {c.silhouette:.2f}, purity {c.purity:.2f}", fontsize=8)

@@ -48,7 +48,7 @@ def linearity(run: Run) -> Section:
         3.6 * min(3, len(heads)) + 1, 3.2 * -(-len(heads) // 3), -(-len(heads) // 3), min(3, len(heads)), squeeze=False
     )
     rows = []
-    for axis, (name, head, z) in zip(axes.flat, heads, strict=False):
+    for axis, (name, head, z) in zip(axes.flat[: len(heads)], heads, strict=True):
         fit = linregress(ratio, z)
         split = [linregress(ratio[chosen], z[chosen]).rvalue ** 2 for chosen in (~last, last)]
         rows.append([name, head, fit.slope, fit.intercept, fit.rvalue**2, *split])
