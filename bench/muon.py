@@ -17,17 +17,35 @@ from torch.optim import Optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a quintic that drives singular values towards one
 STEPS = 5
+GRAM_ASPECT = 1.5  # columns to rows from which the passes on the Gram matrix are the cheaper ones
+GRAM_ROWS = 128  # for less they save under 3 % of a training step, and would change its rounding
 
 
 def orthogonalise(stack: Tensor) -> Tensor:
-    """Newton-Schulz iteration on [N, rows, columns]: each matrix with its singular values brought near one."""
+    """Newton-Schulz iteration on [N, rows, columns]: each matrix with its singular values brought near one.
+
+    Each pass multiplies x by a polynomial of its Gram matrix x x'. Those polynomials commute, so for a matrix much
+    wider than high the passes can run on the small Gram matrix alone and meet x once, at the end: the same result in
+    0.6 of the time at four times as wide. Not in bfloat16, where a small eigenvalue rounds below zero and grows.
+    """
     a, b, c = COEFFICIENTS
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
-    for _ in range(STEPS):
+    if x.dtype != torch.bfloat16 and GRAM_ROWS <= x.shape[-2] < x.shape[-1] / GRAM_ASPECT:
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        total = gram  # of the factors so far
+        for i in range(STEPS):
+            factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+            factor.diagonal(dim1=-2, dim2=-1).add_(a)
+            total = factor @ total if i else factor
+            if i < STEPS - 1:
+                gram = factor @ (gram @ factor)
+        x = total @ x
+    else:
+        for _ in range(STEPS):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
 
 
