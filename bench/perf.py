@@ -5,7 +5,8 @@ a neighbour on a shared machine slows down both. A product of square matrices in
 "share of peak" refers to.
 
 step          a whole training step: forward, backward, clipping, optimizer. The plain one is torch's
-              nn.TransformerEncoder of the same shape with AdamW, as a first script would have it
+              nn.TransformerEncoder of the same shape with AdamW, as a first script would have it. Where TransformerLens
+              is installed, its HookedTransformer is another; it reads the tokens alone, not the header's numbers
 arithmetic    forward and backward alone, both sides
 sampling      sequences with their exact posterior, against a Python loop over sequences and steps
 evaluation    one forward for all positions, against one forward a prefix
@@ -82,49 +83,70 @@ def measure(progress: Callable[[str], None] = lambda _: None) -> dict[str, float
         torch.set_num_threads(threads)
 
 
-def step_ratios(preset: str, rounds: int) -> dict[str, float]:
-    config = compose(preset, "transformer", "hmm", 0, "cpu", {"steps": 1, "batch": 64})
-    task = config.make_task()
-    model, plain = make_model(config), Plain(task.shape, config)
-    optimizers = make_optimizers(model, config)
-    adam = torch.optim.AdamW(plain.parameters(), lr=1e-4)
-    data = next(draw(task, config))
-    square = torch.randn(PEAK, PEAK)
+def lens(shape: Shape, config: RunConfig) -> nn.Module | None:
+    """TransformerLens' transformer of the same shape, if there is one."""
+    try:
+        from transformer_lens import HookedTransformer, HookedTransformerConfig
+    except ImportError:
+        return None
+    size = HookedTransformerConfig(
+        n_layers=config.layers, n_heads=config.heads, d_model=config.width, d_head=config.width // config.heads,
+        d_mlp=config.ffn, n_ctx=shape.length(config.horizon), d_vocab=shape.vocab, d_vocab_out=shape.classes,
+        act_fn="relu", normalization_type="LN", device="cpu", seed=0,
+    )  # fmt: skip
+    model: nn.Module = HookedTransformer(size)
+    return model
 
-    def plain_backward() -> None:
-        logits = plain(data[0].tokens, data[0].features)[:, data[0].queries]
+
+def first_script(model: nn.Module, inputs: tuple[Tensor, ...], data: tuple[Batch, Tensor]) -> tuple[Work, Work]:
+    """A whole step with AdamW, and its forward and backward alone."""
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def arithmetic() -> None:
+        logits = model(*inputs)[:, data[0].queries]
         cross_entropy(logits.flatten(0, 1), data[1].flatten(0, 1)).backward()
 
-    def plain_step() -> None:
-        plain_backward()
-        nn.utils.clip_grad_norm_(plain.parameters(), config.clip)
+    def step() -> None:
+        arithmetic()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adam.step()
         adam.zero_grad()
 
-    def ours_step() -> None:
-        train_step(model, optimizers, *data, config.clip)
+    return step, arithmetic
 
-    def optimize() -> None:
-        for optimizer in optimizers:
-            optimizer.step()
+
+def step_ratios(preset: str, rounds: int) -> dict[str, float]:
+    config = compose(preset, "transformer", "hmm", 0, "cpu", {"steps": 1, "batch": 64})
+    task = config.make_task()
+    model = make_model(config)
+    optimizers = make_optimizers(model, config)
+    data = next(draw(task, config))
+    batch = data[0]
+    square = torch.randn(PEAK, PEAK)
+
+    others = {"plain": first_script(Plain(task.shape, config), (batch.tokens, batch.features), data)}
+    hooked = lens(task.shape, config)
+    if hooked is not None:
+        others["lens"] = first_script(hooked, (batch.tokens,), data)
 
     with count_flops() as counted:
         backward(model, *data, 1)
-        optimize()
-    t = turns(
-        {
-            "peak": lambda: square @ square,
-            "step": ours_step,
-            "plain step": plain_step,
-            "arithmetic": lambda: backward(model, *data, 1),
-            "plain arithmetic": plain_backward,
-        },
-        rounds,
-    )
+        for optimizer in optimizers:
+            optimizer.step()
+    works: dict[str, Work] = {
+        "peak": lambda: square @ square,
+        "step": lambda: train_step(model, optimizers, *data, config.clip),
+        "arithmetic": lambda: backward(model, *data, 1),
+    }
+    for name, (step, arithmetic) in others.items():
+        works |= {f"{name} step": step, f"{name} arithmetic": arithmetic}
+    t = turns(works, rounds)
     peak = 2 * PEAK**3 / t["peak"]
-    return {
-        "step_over_plain": t["step"] / t["plain step"],
-        "arithmetic_over_plain": t["arithmetic"] / t["plain arithmetic"],
+    found = {}
+    for name in others:
+        found[f"step_over_{name}"] = t["step"] / t[f"{name} step"]
+        found[f"arithmetic_over_{name}"] = t["arithmetic"] / t[f"{name} arithmetic"]
+    return found | {
         "step_share_of_peak": counted["flops"] / t["step"] / peak,
         "arithmetic_share_of_peak": step_flops(config) / t["arithmetic"] / peak,
         "optimizer_share_of_step": 1 - t["arithmetic"] / t["step"],
@@ -180,6 +202,8 @@ def exponent(name: str, sizes: tuple[int, ...]) -> float:
 MEANING = {
     "step_over_plain": "training step, time over nn.TransformerEncoder's with AdamW",
     "arithmetic_over_plain": "forward and backward alone, the same",
+    "step_over_lens": "training step, time over TransformerLens' HookedTransformer with AdamW",
+    "arithmetic_over_lens": "forward and backward alone, the same",
     "step_share_of_peak": "training step, share of the GEMM peak (the optimizer's products count)",
     "arithmetic_share_of_peak": "forward and backward alone, the same",
     "optimizer_share_of_step": "share of a step that is not forward and backward",

@@ -1,6 +1,8 @@
 """What `bench perf` compares does the same work on both sides; how long it takes is no test's business."""
 
 import json
+import sys
+from types import SimpleNamespace
 
 import torch
 
@@ -49,6 +51,31 @@ def test_every_figure_has_a_meaning_and_the_object_is_flat(monkeypatch):
     assert all(isinstance(value, float) for value in found.values())
     assert len(perf.report(found).rows) == len(found)
     assert found["small_step_over_plain"] == found["evaluation_over_plain"] == 1.0
+
+
+def test_transformer_lens_is_compared_where_it_is_installed(monkeypatch):
+    class Hooked(torch.nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            self.size, self.row = size, torch.nn.Embedding(size.d_vocab, size.d_vocab_out)
+
+        def forward(self, tokens):
+            assert tokens.shape[1] == self.size.n_ctx
+            return self.row(tokens)
+
+    def run_all(works, rounds):
+        for work in works.values():
+            work()
+        return dict.fromkeys(works, 1.0)
+
+    monkeypatch.setattr(perf, "turns", run_all)
+    monkeypatch.setitem(sys.modules, "transformer_lens", None)
+    assert not [name for name in perf.step_ratios("smoke", 1) if "lens" in name]
+    fake = SimpleNamespace(HookedTransformer=Hooked, HookedTransformerConfig=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "transformer_lens", fake)
+    found = perf.step_ratios("smoke", 1)
+    assert found["step_over_lens"] == found["arithmetic_over_lens"] == 1.0
+    assert {"step_over_lens", "arithmetic_over_lens"} < set(perf.MEANING)
 
 
 def test_json_holds_what_the_table_shows(monkeypatch, tmp_path, capsys):
