@@ -1,5 +1,6 @@
 """What the documents promise, done as they say."""
 
+import csv
 import os
 import re
 import shlex
@@ -170,3 +171,10 @@ def test_every_row_of_the_recipe_study_is_its_record():
         assert error == f"{record.metrics[str(record.config['horizon'])]['all']['entropy_mae']:.4f}"
         assert new in ("n/a", f"{(record.metrics[longest] or {}).get('post', {}).get('entropy_mae', -1):.4f}")
         assert kl == f"{record.metrics[str(record.config['horizon'])]['all']['kl']:.4f}"
+
+
+def test_changes_of_the_code_are_as_their_table_says():
+    rows = list(csv.reader((ROOT / "docs/recipe/changes.csv").read_text().splitlines()))[1:]
+    lines = [f"| {what} | {float(mae):.4f} | {float(new):.4f} | {float(kl):.4f} |" for what, mae, new, kl, _ in rows]
+    assert len(rows) > 5
+    assert "\n".join(lines) in (ROOT / "docs/recipe.md").read_text()
