@@ -6,7 +6,8 @@ a neighbour on a shared machine slows down both. A product of square matrices in
 
 step          a whole training step: forward, backward, clipping, optimizer. The plain one is torch's
               nn.TransformerEncoder of the same shape with AdamW, as a first script would have it. Where TransformerLens
-              is installed, its HookedTransformer is another; it reads the tokens alone, not the header's numbers
+              is installed (before 4.0, which has no such model), its HookedTransformer is another; it reads the tokens
+              alone, not the header's numbers
 arithmetic    forward and backward alone, both sides
 sampling      sequences with their exact posterior, against a Python loop over sequences and steps
 evaluation    one forward for all positions, against one forward a prefix
@@ -84,7 +85,7 @@ def measure(progress: Callable[[str], None] = lambda _: None) -> dict[str, float
 
 
 def lens(shape: Shape, config: RunConfig) -> nn.Module | None:
-    """TransformerLens' transformer of the same shape, if there is one."""
+    """TransformerLens' transformer of the same shape; none if it is not installed, or too new to have one."""
     try:
         from transformer_lens import HookedTransformer, HookedTransformerConfig
     except ImportError:
