@@ -102,8 +102,14 @@ _ALL = (
         values={"layers": 4, "heads": 4, "width": 64, "ffn": 256, "steps": 3000, "warmup": 100},
         by_task={
             "bijection": {"steps": 5000, "weight_decay": 0.0},
-            "hmm": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015},
-            "hmm-sticky": {"layers": 8, "heads": 4, "width": 64, "ffn": 256, "lr": 0.015, "horizon": 40},
+            "hmm": {
+                "layers": 8,
+                "lr": 0.015,
+                "weight_decay": 0.03,
+                "batch": 32,
+                "steps": 12_000,
+            },
+            "hmm-sticky": {"layers": 8, "lr": 0.015, "horizon": 40},
             "bernoulli": {
                 "horizon": 128,
                 "horizons": (128, 256, 512),
