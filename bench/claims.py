@@ -13,7 +13,7 @@ not tested here  no record or no report speaks to it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -123,12 +123,12 @@ class Mechanism:
     claim: str  # as the report's table of claims has it
 
     def judge(self, evidence: Evidence) -> Claim:
-        found = evidence.line(self.task, self.arch, "claims", (self.claim,))
+        found = list(evidence.lines(self.task, self.arch, "claims", (self.claim,)))
         name = f"{self.claim} ({self.arch} on {self.task})"
-        if found is None:
+        if not found:
             return Claim(name, self.source, self.published, UNTESTED, UNTESTED, "")
-        run, line = found
         told = {"holds": "reproduced", "does not hold": "not reproduced"}
+        run, line = next((f for f in found if f[1]["verdict"] in told), found[0])  # the first that could test it
         verdict = told.get(str(line["verdict"]), UNTESTED)
         measured = f"{plain(line['measured here'])} (run {run.id}, preset {run.config['preset']})"
         return Claim(name, self.source, self.published, measured, verdict, f"It holds if {plain(line['holds if'])}")
@@ -152,10 +152,10 @@ class Evidence:
     def row(self, task: str, arch: str) -> list[RunRecord]:
         return next(iter(self.rows(task, arch)), [])
 
-    def line(
+    def lines(
         self, task: str, arch: str, table: str, start: tuple[str, ...], preset: str | None = None
-    ) -> tuple[RunRecord, dict[str, Any]] | None:
-        """A row of a report's table, by its first cells, from the first run that has it."""
+    ) -> Iterator[tuple[RunRecord, dict[str, Any]]]:
+        """A row of a report's table, by its first cells, from every run that has it, the largest first."""
         if preset is None:
             runs = [record for row in self.rows(task, arch) for record in row]
         else:
@@ -169,13 +169,12 @@ class Evidence:
                 for found in section["tables"]:
                     for cells in found["rows"]:
                         if found["name"] == table and tuple(cells[: len(start)]) == start:
-                            return run, dict(zip(found["header"], cells, strict=True))
-        return None
+                            yield run, dict(zip(found["header"], cells, strict=True))
 
     def cell(
         self, task: str, arch: str, preset: str, table: str, row: tuple[str, ...], column: str
     ) -> tuple[RunRecord, float] | None:
-        found = self.line(task, arch, table, row, preset)
+        found = next(self.lines(task, arch, table, row, preset), None)
         value = found[1].get(column) if found else None
         return (found[0], float(value)) if found and isinstance(value, int | float) else None
 

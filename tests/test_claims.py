@@ -129,3 +129,18 @@ def test_every_claim_about_mechanism_is_one_that_reports_weigh(record):
         )
         assert judged.verdict == verdict
         assert judged.why == "It holds if x \\> 1"
+
+
+def test_a_run_that_cannot_test_a_claim_leaves_it_to_a_smaller_one_that_can(record):
+    def report(verdict):
+        row = ["Every layer is needed", "", "x", verdict, verdict]
+        header = ["claim", "source", "holds if", "measured here", "verdict"]
+        return {"sections": [{"tables": [{"name": "claims", "header": header, "rows": [row]}]}]}
+
+    quick, small = as_row(record, "quick", 0.04), as_row(record, "small", 0.01)
+    claim = Mechanism("a paper", "x", "hmm", "transformer", "Every layer is needed")
+    judged = claim.judge(Evidence([quick, small], {quick.id: report("holds"), small.id: report("cannot be tested")}))
+    assert judged.verdict == "reproduced"
+    assert quick.id in judged.measured
+    judged = claim.judge(Evidence([quick, small], {quick.id: report("holds"), small.id: report("does not hold")}))
+    assert judged.verdict == "not reproduced"
