@@ -47,7 +47,7 @@ def draw(records: list[RunRecord]) -> dict[str, str]:
     track = min(rows, key=lambda t: (-rows[t], SIZES.index(t[0]) if t[0] in SIZES else len(SIZES), t))
     shown = {name: members for name, members in rankings.items() if name[1:] == track}
     with matplotlib.rc_context(STYLE):
-        signs = {arch: (HUES[i % 6], SHAPES[i % 5]) for i, arch in enumerate(palette(good))}
+        signs = {arch: (HUES[i % len(HUES)], SHAPES[i % len(SHAPES)]) for i, arch in enumerate(palette(good))}
         return {"overview": _svg(_overview(shown, signs)), "entropy": _svg(_entropy(shown, signs))}
 
 
@@ -88,13 +88,19 @@ def _overview(shown: Rankings, signs: dict[str, Any]) -> Figure:
 
 
 def _entropy(shown: Rankings, signs: dict[str, Any]) -> Figure:
-    """Two tasks at the most, those that go furthest beyond their training first."""
+    """Two tasks at the most, those that go furthest beyond their training first; one architecture for each hue."""
 
     def reach(members: list[RunRecord]) -> float:
         return max(int(longest([record])) for record in members) / members[0].config["horizon"]
 
     usual = ("bijection-revisit", "hmm")
-    chosen = sorted(shown.items(), key=lambda item: (item[0].task not in usual, -reach(item[1]), item[0]))[:2]
+    run = {record.config["arch"] for members in shown.values() for record in members}
+    told_apart = {signs[arch][0]: arch for arch in reversed(signs) if arch in run}.values()
+    shown = {name: [r for r in members if r.config["arch"] in told_apart] for name, members in shown.items()}
+    chosen = sorted(
+        ((name, some) for name, some in shown.items() if some),
+        key=lambda item: (item[0].task not in usual, -reach(item[1]), item[0]),
+    )[:2]
     figure = Figure(figsize=(8.4, 3.6), layout="constrained")
     used = {}
     for axis, (name, members) in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):

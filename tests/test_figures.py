@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from bench.figures import draw
+from bench.figures import HUES, draw
 from bench.records import read_all
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +33,16 @@ def test_intervals_are_drawn_where_there_are_seeds():
     two = [*one, *(replace(r, config={**r.config, "seed": 1}, metrics=_scaled(r.metrics)) for r in one)]
     count = [len(re.findall(r'<g id="line2d_', draw(some)["overview"])) for some in (one, two)]
     assert count[1] > count[0]
+
+
+def test_no_two_lines_of_a_chart_share_a_colour():
+    records = [r for r in read_all(ROOT / "leaderboard/runs")[0] if r.config["task"] == "hmm"]
+    assert len({r.config["arch"] for r in records}) > len(HUES)
+    drawn = draw([replace(r, config={**r.config, "seed": 0}) for r in records])["entropy"]
+    curves = re.findall(r"stroke: (#[0-9a-f]{6}); stroke-width: 1.6", drawn)
+    assert set(curves) == set(HUES)
+    assert len(curves) == 2 * len(HUES)  # in the chart and in its legend
+    draw([r for r in records if r.config["arch"] == "mlp-pointwise"])  # the last in order alone
 
 
 def test_no_finished_run_is_no_figure():
