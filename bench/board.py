@@ -19,6 +19,7 @@ from tabulate import tabulate
 from bench.config import USUAL
 from bench.floors import effective_memory
 from bench.presets import PRESETS
+from bench.presets import TASKS as CORE_TASKS
 from bench.records import RunRecord, parse_config
 from bench.stats import interval, paired_p, shared_ranks
 from tasks.base import TASKS
@@ -62,6 +63,11 @@ PRIMITIVES_LEGEND = (
     f"weakest task decides. **Held**: below {HELD:.0%}. Partly: below {PARTLY:.0%}."
 )
 
+GLANCE_LEGEND = (
+    "MAE at the training horizon in bits, and the number of seeds: of an architecture's row with the preset's steps, "
+    "and where there is none, of its best. The best of a task is bold."
+)
+
 
 class Group(NamedTuple):
     task: str
@@ -69,8 +75,12 @@ class Group(NamedTuple):
     supervision: str
     device: str
 
+    @property
+    def track(self) -> str:
+        return f"preset {self.preset}, {self.supervision} supervision, {self.device}"
+
     def __str__(self) -> str:
-        return f"{self.task}: preset {self.preset}, {self.supervision} supervision, {self.device}"
+        return f"{self.task}: {self.track}"
 
 
 def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
@@ -81,7 +91,15 @@ def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
         given = {**c["task_params"], **({"horizon": c["horizon"]} if c["horizon"] != _usual_horizon(c) else {})}
         task = " ".join([c["task"], *(f"{name}={value}" for name, value in sorted(given.items()))])
         groups[Group(printable(task), c["preset"], c["supervision"], c["device"])].append(record)
-    return dict(sorted(groups.items()))
+    return dict(sorted(groups.items(), key=_place))
+
+
+def _place(item: tuple[Group, list[RunRecord]]) -> tuple[Any, ...]:
+    """The presets' own tasks first, each from the smallest preset on; then the rest, by name."""
+    name, presets = item[0], [*PRESETS]
+    tasks = {task: place for place, task in enumerate(CORE_TASKS)}
+    size = presets.index(name.preset) if name.preset in presets else len(presets)
+    return tasks.get(name.task.split()[0], len(tasks)), name.task.split()[0], size, name
 
 
 def _as_in_its_preset(config: dict[str, Any]) -> bool:
@@ -89,6 +107,11 @@ def _as_in_its_preset(config: dict[str, Any]) -> bool:
     usual = {} if preset is None else preset.values_for(config["task"])
     horizon = _usual_horizon(config)
     return config["horizon"] == (horizon or config["horizon"]) and config["task_params"].items() <= usual.items()
+
+
+def _usual_steps(config: dict[str, Any]) -> bool:
+    preset = PRESETS.get(config["preset"])
+    return preset is not None and preset.values_for(config["task"])["steps"] == config["steps"]
 
 
 def _usual_horizon(config: dict[str, Any]) -> int | None:
@@ -100,6 +123,8 @@ def render(records: list[RunRecord], reported: Sequence[RunRecord] = ()) -> str:
     """The whole leaderboard, in Markdown; what others report of themselves is ranked, and marked."""
     parts = [TITLE, GENERATED]
     marked = frozenset(record.id for record in reported)
+    for track, (header, rows) in at_a_glance(records).items():
+        parts += [f"## At a glance: {track}", GLANCE_LEGEND, _markdown(header, rows)]
     for name, members in group([*records, *reported]).items():
         parts.append(f"## {plain(name)}")
         good = [record for record in members if record.status == "ok"]
@@ -118,6 +143,32 @@ def render(records: list[RunRecord], reported: Sequence[RunRecord] = ()) -> str:
         parts += [f"## Primitives: {track}", PRIMITIVES_LEGEND, _markdown(["architecture", *PRIMITIVES], rows)]
     parts.append(LEGEND if records or reported else "No records yet: `bench run` makes some.")
     return "\n\n".join(parts) + "\n"
+
+
+def at_a_glance(records: list[RunRecord]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """By preset, supervision and device, where there are several tasks: architectures by tasks, and what is missing."""
+    tracks: dict[str, dict[str, dict[str, tuple[float, int]]]] = defaultdict(dict)
+    for name, members in group([r for r in records if r.status == "ok"]).items():
+        if _as_in_its_preset(members[0].config):
+            cells = tracks[name.track].setdefault(plain(name.task), {})
+            rows = ranked(members, str(members[0].config["horizon"]))
+            for errors, same in sorted(rows, key=lambda row: not _usual_steps(row[1][0].config)):
+                cells.setdefault(plain(same[0].config["arch"]), (mean(errors.values()), len(same)))
+    return {track: _matrix(tasks) for track, tasks in tracks.items() if len(tasks) > 1}
+
+
+def _matrix(tasks: dict[str, dict[str, tuple[float, int]]]) -> tuple[list[str], list[list[str]]]:
+    archs = dict.fromkeys(arch for cells in tasks.values() for arch in cells)  # in the order of the first task
+    best = [min(cells.values())[0] for cells in tasks.values()]
+
+    def cell(measured: tuple[float, int] | None, least: float) -> str:
+        if measured is None:
+            return "missing"
+        error, seeds = measured
+        return (f"**{_number(error)}**" if error == least else _number(error)) + f" ({seeds})"
+
+    rows = [[arch, *map(cell, (cells.get(arch) for cells in tasks.values()), best)] for arch in archs]
+    return ["architecture", *tasks], rows
 
 
 def _markdown(header: list[str], rows: list[list[str]]) -> str:
@@ -248,7 +299,7 @@ def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, 
         trained = str(members[0].config["horizon"])
         constant = mean(r.references[trained]["best constant"]["all"]["entropy_mae"] for r in members)
         for errors, same in ranked(members, trained):
-            shares = tables[f"preset {name.preset}, {name.supervision} supervision, {name.device}"]
+            shares = tables[name.track]
             tasks = shares[same[0].config["arch"]].setdefault(primitive, {})
             tasks.setdefault(config["task"], mean(errors.values()) / constant)  # the best of its rows comes first
     return {track: dict(sorted(archs.items())) for track, archs in tables.items()}

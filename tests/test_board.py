@@ -9,6 +9,7 @@ import pytest
 from bench.board import (
     HELD,
     PARTLY,
+    at_a_glance,
     fairness,
     group,
     plain,
@@ -133,6 +134,38 @@ def test_other_task_parameters_are_another_table(records):
     longer = replace(first, config={**first.config, "horizon": 10})
     names = [name.task for name in group([first, other, longer])]
     assert names == ["bijection", "bijection horizon=10", "bijection size=30"]
+
+
+def test_the_presets_tasks_come_first_from_the_smallest_preset_on(records):
+    first = records[0]
+    made = [
+        replace(first, config={**first.config, "task": task, "preset": preset})
+        for task, preset in (("recall", "quick"), ("bernoulli", "quick"), ("hmm", "paper"), ("hmm", "small"))
+    ]
+    assert [(name.task.split()[0], name.preset) for name in group(made)] == [
+        ("hmm", "small"),
+        ("hmm", "paper"),
+        ("bernoulli", "quick"),
+        ("recall", "quick"),
+    ]
+
+
+def test_at_a_glance_shows_the_presets_own_rows_and_what_is_missing(records):
+    usual = {"steps": compose("smoke", "mlp", "hmm", 0, "cpu", {}).steps}
+    hmm, bijection = of(records, "hmm")[0], of(records, "bijection")[0]
+    made = synthetic(bijection, "transformer", [0.2, 0.4], **usual) + synthetic(bijection, "mlp", [0.1], **usual)
+    made += synthetic(bijection, "transformer", [0.05], steps=999)  # longer than the preset: not this table's row
+    made += synthetic(hmm, "transformer", [0.5], steps=999)
+    assert list(at_a_glance(made).items()) == [
+        (
+            "preset smoke, posterior supervision, cpu",
+            (
+                ["architecture", "bijection", "hmm"],
+                [["mlp", "**0.1000** (1)", "missing"], ["transformer", "0.3000 (2)", "**0.5000** (1)"]],
+            ),
+        )
+    ]
+    assert at_a_glance(of(made, "hmm")) == {}  # one task has a table already
 
 
 def test_a_primitive_is_as_strong_as_its_weakest_task(records):
