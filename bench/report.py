@@ -20,6 +20,7 @@ import matplotlib
 import numpy as np
 from tabulate import tabulate
 
+from bench import SAMPLES
 from bench.board import plain
 from bench.diagnostics import QUESTIONS
 from bench.diagnostics.base import NotAvailable, Question, Run, Section, load_model
@@ -27,7 +28,6 @@ from bench.records import REPORT, BadRecord, parse_config, prepare_folder, read,
 from bench.registry import BadInput
 from bench.snapshots import find as find_snapshots
 
-SAMPLES = 200  # rollouts a context
 SHOWN = 40  # rows of a table that stand in the page; its CSV has all
 
 

@@ -16,7 +16,6 @@ from itertools import product
 from statistics import mean
 
 import numpy as np
-from scipy.stats import bootstrap
 
 LEVEL = 0.95
 ENUMERATED = 6  # seeds for which all n^n resamples are drawn: 46,656 of them at the most
@@ -32,6 +31,8 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
         means = np.array(list(product(values, repeat=n))).mean(1)
         low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
     else:
+        from scipy.stats import bootstrap  # most of a second, and few tables have so many seeds
+
         found = bootstrap((values,), np.mean, confidence_level=LEVEL, method="percentile", rng=0, n_resamples=20_000)
         low, high = found.confidence_interval
     return float(low), float(high)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench import page
-from bench.cli import main, make_configs, make_parser
+from bench.cli import main, make_parser
+from bench.commands import make_configs
 from bench.presets import CORE, TASKS
 from bench.records import read_all, write
 from bench.registry import BadInput

@@ -1,0 +1,276 @@
+"""The commands: each checks what was asked, calls what does the work, and prints.
+
+What only one command needs is imported by it: a figure's library is no part of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bench import SAMPLES, board, claims, engine, page, records, stop, submissions, terminal
+from bench.config import RunConfig, compose, parse_settings
+from bench.device import cores, pick_device
+from bench.presets import PRESETS
+from bench.progress import Bar
+from bench.registry import BadInput, unknown
+from bench.tune import GRID, tune
+from models.base import ARCHS
+from tasks.base import TASKS
+
+SHOWN = 20  # differences of one record
+
+
+def run_command(options: argparse.Namespace, console: Console) -> int:
+    device, why = where(options)
+    chosen = options.preset == "auto"
+    if chosen:
+        options.preset = "paper" if device == "cuda" else "quick"
+    configs = make_configs(options)
+    jobs = options.jobs or (1_000 if options.engine == "ray" else cores() if device == "cpu" else 1)
+    records.prepare_folder(options.out)
+    if chosen:
+        reason = "there is a CUDA device" if device == "cuda" else "there is no CUDA device in use (docker: --gpus all)"
+        console.print(f"preset {options.preset}, because {reason}", highlight=False, soft_wrap=True)
+    first = configs[0]
+    console.print(
+        f"{len(configs)} run{'s' * (len(configs) > 1)}, preset {first.preset}, on {device} in fp32 ({why}), "
+        f"{'as many as fit' if options.engine == 'ray' and not options.jobs else min(jobs, len(configs))} at a time",
+        highlight=False,
+    )
+    if len(configs) == 1:
+        parameters = sum(p.numel() for p in first.make_model().parameters())
+        version = TASKS.facts(first.task)["version"]
+        console.print(
+            f"{first.task} v{version}, {first.arch}, {parameters:,} parameters (budget {first.budget():,}), "
+            f"{first.steps:,} steps, {first.supervision} supervision",
+            highlight=False,
+        )
+    plan = make_plan(options, device, jobs)
+    with stop.watched():
+        if options.tune:
+            console.print(f"tuning first: {len(GRID)} learning rates a row, on a seed of its own", highlight=False)
+            configs = tune(configs, plan, console)
+        results = engine.run_all(configs, plan, console)
+    code = show_board(results, console, options.out)
+    if options.report:
+        for record in (record for record in results if record.status == "ok"):
+            code = max(code, write_report(options.out / record.path, None, console))
+    return code
+
+
+def where(options: argparse.Namespace) -> tuple[str, str]:
+    """The device of the runs, and why. On Ray the machine at hand need not have what the cluster has."""
+    if options.engine == "ray" and options.device == "cuda":
+        return "cuda", "asked for, of the cluster"
+    return pick_device(options.device)
+
+
+def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Plan:
+    if options.engine != "ray" and (options.address or options.gpus_per_run or options.memory_per_run):
+        raise BadInput("--address, --gpus-per-run and --memory-per-run are for --engine ray")
+    gpus = options.gpus_per_run if options.gpus_per_run is not None else float(device == "cuda")
+    if gpus < 0 or options.memory_per_run < 0 or (device == "cuda" and gpus == 0):
+        raise BadInput(f"a run on {device} cannot have {gpus:g} GPUs and {options.memory_per_run:g} GB")
+    return engine.Plan(
+        out=options.out.resolve() if options.engine == "ray" else options.out, jobs=jobs, fresh=options.fresh,
+        verbose=options.verbose, tensorboard=options.tensorboard, engine=options.engine, address=options.address,
+        gpus=gpus, memory=int(options.memory_per_run * 1e9), snapshots=options.checkpoints or 0,
+    )  # fmt: skip
+
+
+def show_board(results: list[records.RunRecord], console: Console, out: Path) -> int:
+    terminal.show(results, console, pictures=True)
+    print("\nErrors in bits against the exact posterior; rows without a rank are references.")
+    found, reported = read_records(out)[:2]
+    for path, text in pages(out, out / "leaderboard.md", found, reported).items():
+        records.write_whole(path, text.encode())
+        console.print(f"wrote {path}, from all {len(found)} records in {out}", highlight=False, soft_wrap=True)
+    return 1 if any(record.status != "ok" for record in results) else 0
+
+
+def read_records(folder: Path) -> tuple[list[records.RunRecord], list[records.RunRecord], bool]:
+    """Our own records, those that others report, and whether any file was skipped, which is said."""
+    found, problems = records.read_all(folder)
+    reported, strange = submissions.read_submissions(folder)
+    for path, reason in (*problems, *strange):
+        print(f"bench: skipped {path}: {reason}", file=sys.stderr)
+    return found, reported, bool(problems or strange)
+
+
+def make_configs(options: argparse.Namespace) -> list[RunConfig]:
+    """The grid that the options span, every point checked before the first one runs."""
+    if options.preset not in PRESETS:
+        raise unknown("preset", options.preset, PRESETS)
+    preset = PRESETS[options.preset]
+    seeds = preset.seeds if options.seeds is None else options.seeds
+    for name, value in (("--seeds", seeds), ("--jobs", options.jobs), ("--checkpoints", options.checkpoints)):
+        if value is not None and value < 1:
+            raise BadInput(f"{name} must be at least 1, not {value}")
+    settings = parse_settings(options.settings)
+    device, _ = where(options)
+    supervision = options.supervision or [settings.get("supervision")]
+    grid = itertools.product(options.task or preset.tasks, options.arch or preset.archs, supervision, range(seeds))
+    configs: dict[str, RunConfig] = {}
+    for task, arch, track, seed in grid:
+        overrides = {**settings, **({"supervision": track} if track else {})}
+        config = compose(preset.name, arch, task, seed, device, overrides)
+        configs[config.id()] = config
+    return list(configs.values())
+
+
+def board_command(options: argparse.Namespace, console: Console) -> int:
+    if not options.runs.is_dir():
+        raise BadInput(f"no folder {options.runs}: `bench run` makes one, or name another with --runs")
+    for name, asked in (("--add", options.add), ("--html", options.html)):
+        if asked and options.check:
+            raise BadInput(f"--check writes nothing, {name} does: use one of them")
+    if options.html:
+        page.prepare(options.html)
+    added, refused = submissions.add(options.add, options.runs)
+    for path in added:
+        console.print(f"added {path}: self-reported until verified", highlight=False, soft_wrap=True)
+    for path, reason in refused:
+        print(f"bench: refused {path}: {reason}", file=sys.stderr)
+    found, reported, problems = read_records(options.runs)
+    target = options.out or options.runs / "leaderboard.md"
+    wanted = pages(options.runs, target, found, reported)
+    if options.figures:
+        from bench import figures
+
+        wanted |= {target.parent / f"{name}.svg": image for name, image in figures.draw(found).items()}
+    if not options.check:
+        terminal.show([*found, *reported], console, marked=frozenset(record.id for record in reported))
+        print()
+        records.prepare_folder(target.parent)
+        for path, text in wanted.items():
+            records.write_whole(path, text.encode())
+            console.print(f"wrote {path}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)
+        if options.html:
+            page.write(options.html, options.runs, found, reported)
+            console.print(f"wrote {options.html / 'index.html'}: open it", highlight=False, soft_wrap=True)
+        return 1 if problems or refused else 0
+    return 1 if sum(differs(path, text, console) for path, text in wanted.items()) or problems else 0
+
+
+def pages(
+    runs: Path, target: Path, found: list[records.RunRecord], reported: list[records.RunRecord]
+) -> dict[Path, str]:
+    """What the records say: the leaderboard, and beside it the ledger of published claims."""
+    ledger = claims.ledger(found, claims.read_reports(runs, found))
+    return {target: board.render(found, reported), target.parent / "CLAIMS.md": claims.render(ledger)}
+
+
+def differs(path: Path, text: str, console: Console) -> bool:
+    """Whether a generated page is not what it would be now; the difference is shown."""
+    written = path.read_text() if path.exists() else ""
+    for line in difflib.unified_diff(written.splitlines(), text.splitlines(), str(path), "the records", lineterm=""):
+        print(line)
+    if written != text:
+        print(f"bench: {path} does not say what the records say", file=sys.stderr)
+    else:
+        console.print(f"{path} says what the records say", highlight=False, soft_wrap=True)
+    return written != text
+
+
+def report_command(options: argparse.Namespace, console: Console) -> int:
+    from bench import report
+
+    if options.samples < 2:
+        raise BadInput(f"--samples must be at least 2, not {options.samples}")
+    return write_report(report.find(options.run, options.runs), options.out, console, options.samples)
+
+
+def write_report(path: Path, out: Path | None, console: Console, samples: int = SAMPLES) -> int:
+    """One run's page, by default in a folder beside its record; 1 if a section failed."""
+    from bench import report
+
+    out = out or path.with_suffix("")
+    torch.set_num_threads(1)  # rollouts are small steps: threads would wait for each other longer than they work
+    with Bar(console) as bar:
+        failed = report.write(report.load(path, samples, bar), out)
+    for title in failed:
+        print(f"bench: section failed: {title}", file=sys.stderr)
+    console.print(f"wrote {out / 'report.md'}", highlight=False, soft_wrap=True)
+    return 1 if failed else 0
+
+
+def verify_command(options: argparse.Namespace, console: Console) -> int:
+    """0 if every record holds; 1 if a number differs or a record could not be checked."""
+    from bench import verify
+
+    paths = verify.find(options.paths)
+    if options.sample is not None:
+        if options.sample < 1:
+            raise BadInput(f"--sample must be at least 1, not {options.sample}")
+        paths = verify.sample(paths, options.sample)
+    counts = {True: 0, False: 0, None: 0}
+    for path in paths:
+        verdict = verify.verify(path, options.rerun)
+        counts[verdict.holds] += 1
+        word = {True: "holds", False: "DOES NOT HOLD", None: "not verified"}[verdict.holds]
+        print(f"{path}: {word} ({verdict.how})")
+        for line in verdict.differences[:SHOWN]:
+            print(f"  {line}")
+        if len(verdict.differences) > SHOWN:
+            print(f"  and {len(verdict.differences) - SHOWN} more")
+    print(f"{counts[True]} hold, {counts[False]} do not, {counts[None]} not verified; times and memory are not checked")
+    return 0 if counts[True] == len(paths) else 1
+
+
+def list_command(options: argparse.Namespace, console: Console) -> int:
+    for title, registry in (("task", TASKS), ("architecture", ARCHS)):
+        table = Table(title, "what it is", box=None, header_style="bold")
+        for name in registry.names():
+            facts = registry.facts(name)
+            document = (sys.modules[registry[name].__module__].__doc__ or "").split("\n")[0] if title == "task" else ""
+            table.add_row(name, facts.get("note", document))
+        console.print(table)
+        console.print()
+    table = Table("preset", "what it is", "seeds", "tasks", box=None, header_style="bold")
+    for name, preset in PRESETS.items():
+        table.add_row(name, preset.note, str(preset.seeds), ", ".join(preset.tasks))
+    console.print(table)
+    return 0
+
+
+def kernels_command(options: argparse.Namespace, console: Console) -> int:
+    from bench import kernels
+
+    if options.static:
+        return kernels.report_static(options.out, console)
+    if options.out is not None:
+        raise BadInput("--out goes with --static")
+    return kernels.report(console)
+
+
+def perf_command(options: argparse.Namespace, console: Console) -> int:
+    from bench import perf
+
+    if options.json is not None:
+        records.prepare_folder(options.json.parent)
+    with console.status("measuring") as status:
+        found = perf.measure(lambda what: status.update(f"measuring: {what}"))
+    console.print(perf.report(found))
+    if options.json is not None:
+        records.write_whole(options.json, (json.dumps(found, indent=1) + "\n").encode())
+    return 0
+
+
+COMMANDS = {
+    "run": run_command,
+    "board": board_command,
+    "report": report_command,
+    "verify": verify_command,
+    "list": list_command,
+    "kernels": kernels_command,
+    "perf": perf_command,
+}
