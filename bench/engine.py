@@ -32,6 +32,8 @@ from bench.run import run_one
 from bench.snapshots import Album
 from bench.train import Progress
 
+# What every run needs, imported once, before the threads that forking forbids; torch's optimizers import the second.
+PRELOAD = ["bench.engine", "torch._dynamo"]
 POLL_SECONDS = 0.2
 
 
@@ -193,7 +195,7 @@ class _Worker:
 
 def _run_beside(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, RunRecord]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bench.engine"])  # torch is imported once, before the threads that forking forbids
+    context.set_forkserver_preload(PRELOAD)
     jobs = min(plan.jobs, len(configs))
     threads = max(1, cores() // jobs)
     waiting = [(config, False) for config in reversed(configs)]

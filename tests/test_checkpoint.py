@@ -14,7 +14,7 @@ import torch
 
 from bench import checkpoint, stop
 from bench.checkpoint import BadCheckpoint, Keeper, Pace, parse
-from bench.engine import Plan, perform
+from bench.engine import PRELOAD, Plan, perform
 from bench.lock import lock
 from bench.records import CannotWrite
 from bench.run import make_model, run_one
@@ -275,7 +275,7 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bits(smoke, tmp_p
     config = smoke(arch="mlp-pointwise", steps=40, layers=1, width=16, horizons=(20,), sequences=16)
     whole, whole_weights = run_one(config)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bench.engine"])
+    context.set_forkserver_preload(PRELOAD)
     rng = random.Random(0)
     begin = time.monotonic()
     perform(config, Plan(tmp_path / "timed"), silent, silent, False)
