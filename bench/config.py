@@ -24,7 +24,7 @@ from bench import VERSION
 from bench.device import pick_attention
 from bench.presets import PRESETS
 from bench.registry import BadInput, unknown
-from models.base import ARCHS, POSITIONS, Geometry, build, count_built
+from models.base import ACTIVATIONS, ARCHS, POSITIONS, Geometry, build, count_built
 from models.transformer import reference
 from tasks.base import TASKS, Task
 
@@ -35,7 +35,7 @@ LIMITS = {  # far beyond any sensible run: what is larger is a slip, and would f
 SUPERVISION = ("posterior", "sampled")
 OPTIMIZERS = ("muon", "adamw")
 DECAYS = ("linear", "none")
-USUAL: dict[str, Any] = {"tuning": {}, "decay": "linear"}  # fields that a record may leave out
+USUAL: dict[str, Any] = {"tuning": {}, "decay": "linear", "activation": "relu2"}  # fields that a record may leave out
 FIXED = {"arch", "task", "preset", "seed", "device", "task_params", "tuning"}  # not to be changed with --set
 
 
@@ -72,6 +72,7 @@ class RunConfig:
     tuning: dict[str, Any] = field(
         default_factory=dict
     )  # the search behind the learning rates; empty if there was none
+    activation: str = "relu2"  # of every architecture's feed-forward layers; swiglu's are two thirds as wide
     decay: str = "linear"  # of the learning rates, from the warm-up to the end: linear to nothing, or none
 
     def make_task(self) -> Task:
@@ -79,7 +80,7 @@ class RunConfig:
         return task
 
     def geometry(self) -> Geometry:
-        return Geometry(self.layers, self.heads, self.width, self.ffn, self.positions, self.attention)
+        return Geometry(self.layers, self.heads, self.width, self.ffn, self.positions, self.attention, self.activation)
 
     def budget(self) -> int:
         shape = self.make_task().shape
@@ -140,6 +141,7 @@ def check(config: RunConfig) -> None:
         ("optimizer", OPTIMIZERS),
         ("decay", DECAYS),
         ("positions", POSITIONS),
+        ("activation", ACTIVATIONS),
     ):
         if getattr(config, name) not in allowed:
             raise BadInput(f"{name} must be one of {', '.join(allowed)}, not '{getattr(config, name)}'")

@@ -23,6 +23,8 @@ RECIPE = {
     "sequences": 2048,
 }
 
+NEWER_BLOCK = {"positions": "alibi-shift", "activation": "swiglu"}  # what docs/recipe.md found best for hmm
+
 LPE_REPORT = {
     "supervision": "sampled",
     "horizon": 1023,  # predictions from a sequence of 1,024 bits
@@ -103,6 +105,7 @@ _ALL = (
         by_task={
             "bijection": {"steps": 5000, "weight_decay": 0.0},
             "hmm": {
+                **NEWER_BLOCK,
                 "layers": 8,
                 "lr": 0.015,
                 "weight_decay": 0.03,
@@ -127,7 +130,16 @@ _ALL = (
         seeds=5,
         values={"layers": 6, "heads": 6, "width": 192, "ffn": 768, "steps": 20_000, "batch": 256, "warmup": 500},
         by_task={
-            "hmm": {"layers": 9, "heads": 8, "width": 256, "ffn": 1024, "lr": 0.015},
+            "bijection": {"weight_decay": 0.0},
+            "hmm": {
+                **NEWER_BLOCK,
+                "layers": 9,
+                "heads": 8,
+                "width": 256,
+                "ffn": 1024,
+                "lr": 0.015,
+                "weight_decay": 0.1,
+            },
             "hmm-sticky": {"layers": 9, "heads": 8, "width": 256, "ffn": 1024, "lr": 0.015, "horizon": 40},
         },
         tasks=("bijection", "bijection-revisit", "hmm"),

@@ -25,11 +25,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu, normalize, pad, silu, softplus
 
-from models.base import ARCHS, TOLERANCE, Embed, Geometry, count_built, residual_out, solve_affine
+from models.base import (
+    ARCHS,
+    TOLERANCE,
+    Embed,
+    FeedForward,
+    Geometry,
+    count_built,
+    residual_out,
+    solve_affine,
+    usual_hidden,
+)
 from models.kernels.attention import SERVED_WIDTHS
 from models.kernels.recurrence import decayed_sum, decayed_sum_step, delta_rule, delta_rule_step
 from models.taps import Tap
-from models.transformer import Attention, FeedForward
+from models.transformer import Attention
 from tasks.base import Shape
 
 TAPS = 4  # positions that a short convolution sees: the present and three before it
@@ -200,19 +210,19 @@ class Attending(nn.Module):
         return [0, self.attend.start(batch, length)]
 
     def step(self, x_BD: Tensor, state: list[Any]) -> Tensor:
-        position, cache_BT2Hd = state
+        position, memory = state
         state[0] = position + 1
-        return self.attend.step(x_BD, cache_BT2Hd, position)
+        return self.attend.step(x_BD, memory, position)
 
     def state_bytes(self, length: int) -> int:
-        return 2 * length * self.attend.heads * self.attend.head_width * 4
+        return self.attend.state_bytes(length)
 
 
 class Layer(nn.Module):
-    def __init__(self, width: int, mixer: Mixer | Attending, hidden: int) -> None:
+    def __init__(self, width: int, mixer: Mixer | Attending, hidden: int, activation: str) -> None:
         super().__init__()
         self.norm1, self.mixer = nn.LayerNorm(width), mixer
-        self.norm2, self.ffn = nn.LayerNorm(width), FeedForward(width, hidden)
+        self.norm2, self.ffn = nn.LayerNorm(width), FeedForward(width, hidden, activation)
         self.mixed, self.resid = Tap(), Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -227,10 +237,10 @@ class Layer(nn.Module):
 class Linear(nn.Module):
     max_length = None
 
-    def __init__(self, shape: Shape, width: int, mixers: list[Mixer | Attending], hidden: int) -> None:
+    def __init__(self, shape: Shape, width: int, mixers: list[Mixer | Attending], hidden: int, activation: str) -> None:
         super().__init__()
         self.embed = Embed(shape, width)
-        self.blocks = nn.ModuleList(Layer(width, mixer, hidden) for mixer in mixers)
+        self.blocks = nn.ModuleList(Layer(width, mixer, hidden, activation) for mixer in mixers)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, shape.classes)
 
@@ -276,7 +286,7 @@ def build(shape: Shape, params: int, geometry: Geometry, *, mixer: type[Mixer], 
                 width, geometry.heads, head_width, shape.header, geometry.positions, geometry.attention
             )
             mixers[layers // 2] = Attending(attention)
-        return Linear(shape, width, mixers, hidden)
+        return Linear(shape, width, mixers, hidden, geometry.activation)
 
     def count(*size: int) -> int:
         return count_built(partial(make, *size))
@@ -285,7 +295,7 @@ def build(shape: Shape, params: int, geometry: Geometry, *, mixer: type[Mixer], 
     for head_width in (*SERVED_WIDTHS, *(() if attend and geometry.attention == "triton" else (4, 8, 12, 20, 40))):
         hidden = solve_affine(partial(count, head_width), params)
         off_budget = abs(count(head_width, hidden) - params) > TOLERANCE * params
-        strain = abs(math.log(hidden / (4 * geometry.heads * head_width)))
+        strain = abs(math.log(hidden / usual_hidden(4 * geometry.heads * head_width, geometry.activation)))
         sizes.append((off_budget, strain, (head_width, hidden)))
     return make(*min(sizes)[2])
 

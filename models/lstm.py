@@ -16,16 +16,25 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from models.base import ARCHS, Embed, Geometry, count_built, residual_out, solve, solve_affine
+from models.base import (
+    ARCHS,
+    Embed,
+    FeedForward,
+    Geometry,
+    count_built,
+    residual_out,
+    solve,
+    solve_affine,
+    usual_hidden,
+)
 from models.taps import Tap
-from models.transformer import FeedForward
 from tasks.base import Shape
 
 GATES = {nn.LSTM: 4, nn.GRU: 3}
 
 
 class Layer(nn.Module):
-    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], width: int, hidden: int) -> None:
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], width: int, hidden: int, activation: str) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.cell = kind(width, width, batch_first=True)
@@ -38,7 +47,7 @@ class Layer(nn.Module):
                 with torch.no_grad():
                     p[width : 2 * width] = 1.0
         self.out = residual_out(nn.Linear(width, width))
-        self.ffn = FeedForward(width, hidden)
+        self.ffn = FeedForward(width, hidden, activation)
         self.h, self.mixed, self.resid = Tap(), Tap(), Tap()
 
     def forward(self, x_BTD: Tensor, state: list[Tensor] | None = None) -> Tensor:
@@ -56,11 +65,13 @@ class Layer(nn.Module):
 class Recurrent(nn.Module):
     max_length = None
 
-    def __init__(self, shape: Shape, kind: type[nn.LSTM] | type[nn.GRU], layers: int, width: int, hidden: int) -> None:
+    def __init__(
+        self, shape: Shape, kind: type[nn.LSTM] | type[nn.GRU], layers: int, width: int, hidden: int, activation: str
+    ) -> None:
         super().__init__()
         self.width, self.vectors = width, 2 if kind is nn.LSTM else 1  # an LSTM carries its cell beside its output
         self.embed = Embed(shape, width)
-        self.blocks = nn.ModuleList(Layer(kind, width, hidden) for _ in range(layers))
+        self.blocks = nn.ModuleList(Layer(kind, width, hidden, activation) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, shape.classes)
 
@@ -88,11 +99,14 @@ def build(shape: Shape, params: int, geometry: Geometry, *, kind: type[nn.LSTM] 
     """Half as many layers as the transformer has, each with a feed-forward of twice its width."""
     layers = -(-geometry.layers // 2)
 
-    def count(width: int, hidden: int) -> int:
-        return count_built(partial(Recurrent, shape, kind, layers, width, hidden))
+    def make(width: int, hidden: int) -> Recurrent:
+        return Recurrent(shape, kind, layers, width, hidden, geometry.activation)
 
-    width = solve(lambda n: count(n, 2 * n), params)
-    return Recurrent(shape, kind, layers, width, solve_affine(partial(count, width), params))
+    def count(width: int, hidden: int) -> int:
+        return count_built(partial(make, width, hidden))
+
+    width = solve(lambda n: count(n, usual_hidden(2 * n, geometry.activation)), params)
+    return make(width, solve_affine(partial(count, width), params))
 
 
 ARCHS.add("lstm", note="LSTM cells in a residual stack with norms")(partial(build, kind=nn.LSTM))

@@ -18,7 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from models.base import ARCHS, Embed, Geometry, activate, count_built, residual_out, solve, solve_affine
+from models.base import (
+    ARCHS,
+    Embed,
+    Geometry,
+    activate,
+    count_built,
+    map_up,
+    residual_out,
+    solve,
+    solve_affine,
+    usual_hidden,
+)
 from models.taps import Tap
 from tasks.base import Shape
 
@@ -49,19 +60,20 @@ class Prefix(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, activation: str) -> None:
         super().__init__()
+        self.activation = activation
         self.norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, hidden)
+        self.up = map_up(width, hidden, activation)
         self.down = residual_out(nn.Linear(hidden, width))
         self.out, self.resid = Tap(), Tap()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.resid(x + self.out(self.down(activate(self.up(self.norm(x))))))
+        return self.resid(x + self.out(self.down(activate(self.up(self.norm(x)), self.activation))))
 
 
 class MLP(nn.Module):
-    def __init__(self, shape: Shape, blocks: int, width: int, hidden: int, pointwise: bool) -> None:
+    def __init__(self, shape: Shape, blocks: int, width: int, hidden: int, activation: str, pointwise: bool) -> None:
         super().__init__()
         length = shape.length(shape.horizon)
         self.max_length = None if pointwise else length
@@ -69,7 +81,7 @@ class MLP(nn.Module):
         self.read: nn.Module = (
             nn.Linear(EMBED_WIDTH, width) if pointwise else Prefix(shape.header, length - shape.header, width)
         )
-        self.blocks = nn.ModuleList(Block(width, hidden) for _ in range(blocks))
+        self.blocks = nn.ModuleList(Block(width, hidden, activation) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, shape.classes)
 
@@ -89,12 +101,12 @@ def build(shape: Shape, params: int, geometry: Geometry, *, pointwise: bool) -> 
     blocks = max(1, min(20, 3 * geometry.layers) // 2)
 
     def count(width: int, hidden: int) -> int:
-        return count_built(partial(MLP, shape, blocks, width, hidden, pointwise))
+        return count_built(partial(MLP, shape, blocks, width, hidden, geometry.activation, pointwise))
 
-    square = solve(lambda n: count(n, n), params)
+    square = solve(lambda n: count(n, usual_hidden(n, geometry.activation)), params)
     sizes = [(w, solve_affine(partial(count, w), params)) for w in range(max(1, square - 2), square + 3)]
     width, hidden = min(sizes, key=lambda size: abs(count(*size) - params))
-    return MLP(shape, blocks, width, hidden, pointwise)
+    return MLP(shape, blocks, width, hidden, geometry.activation, pointwise)
 
 
 ARCHS.add("mlp", note="deep residual MLP over the whole flattened prefix")(partial(build, pointwise=False))

@@ -6,7 +6,10 @@
     logits = head(norm(x))
 
 Pre-norm, biases everywhere, an untied head; read whole, or step by step with a cache of keys and values. Positions:
-learned or sinusoidal vectors, rotated queries and keys (rope), distance slopes with an exempt header (alibi), or none.
+learned or sinusoidal vectors, rotated queries and keys (rope), distance slopes with an exempt header (alibi), the same
+with a shift (alibi-shift), or none. The shift adds to each query, key and value a share of the previous position's, one
+learned weight a channel, at first zero: the shortest of Primer's convolutions (So et al. 2021, arXiv:2109.08668), and
+what the recurrent architectures have too.
 An ablation is a constructor argument, trained from scratch; what it saves goes into the feed-forward width, so that
 every variant stands within its row's parameter budget.
 
@@ -19,15 +22,51 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from bench.registry import BadInput
-from models.base import ARCHS, TOLERANCE, Embed, Geometry, activate, count_built, residual_out, solve_affine
+from models.base import (
+    ARCHS,
+    TOLERANCE,
+    Embed,
+    FeedForward,
+    Geometry,
+    count_built,
+    residual_out,
+    solve_affine,
+    usual_hidden,
+)
 from models.kernels.attention import SERVED_WIDTHS, attention, attention_step
 from models.taps import Tap
 from tasks.base import Shape
+
+
+class _Shift(torch.autograd.Function):
+    """y_t + w y_{t-1}, channel by channel, in one pass over memory; slices and padding of autograd's own take four."""
+
+    @staticmethod
+    def forward(ctx: Any, y_BTC: Tensor, weight_C: Tensor) -> Tensor:
+        ctx.save_for_backward(y_BTC, weight_C)
+        out = y_BTC.clone()
+        out[:, 1:].addcmul_(y_BTC[:, :-1], weight_C.to(y_BTC.dtype))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        y_BTC, weight_C = ctx.saved_tensors
+        of_y = gradient.clone()
+        of_y[:, :-1].addcmul_(gradient[:, 1:], weight_C.to(gradient.dtype))
+        return of_y, (gradient[:, 1:] * y_BTC[:, :-1]).sum((0, 1)).to(weight_C.dtype)
+
+
+class Memory(NamedTuple):
+    """What attention carries from one position to the next."""
+
+    cache_BT2Hd: Tensor  # keys and values so far
+    last_BC: Tensor  # the previous position's projection, for the shift; of no width without one
 
 
 class Attention(nn.Module):
@@ -37,37 +76,51 @@ class Attention(nn.Module):
         self.rotate = positions == "rope"
         self.slopes: Tensor | None
         # from 1, steep enough to find the previous token by, down towards nothing, for what is far away
-        slopes = 2.0 ** (-8.0 * torch.arange(heads) / heads) if positions == "alibi" else None
+        slopes = 2.0 ** (-8.0 * torch.arange(heads) / heads) if positions.startswith("alibi") else None
         self.register_buffer("slopes", slopes, persistent=False)
         self.gate: Tensor | None
         self.register_buffer("gate", None, persistent=False)  # [heads]: set it to switch heads off
         self.project = nn.Linear(width, 3 * heads * head_width)
         self.project.weight.parts = 3  # type: ignore[attr-defined]  # three maps in one matrix, for Muon to tell apart
+        self.shift = nn.Parameter(torch.zeros(3 * heads * head_width)) if positions == "alibi-shift" else None
         self.out = residual_out(nn.Linear(heads * head_width, width))
         self.qkv, self.z = Tap(), Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         B, T, _ = x_BTD.shape
-        qkv_BT3Hd = self.project(x_BTD).view(B, T, 3, self.heads, self.head_width)
+        y_BTC = self.project(x_BTD)
+        if self.shift is not None:
+            y_BTC = _Shift.apply(y_BTC, self.shift)
+        qkv_BT3Hd = y_BTC.view(B, T, 3, self.heads, self.head_width)
         if self.rotate:
             q, k, v = qkv_BT3Hd.unbind(2)
             qkv_BT3Hd = torch.stack([_rotate(q), _rotate(k), v], dim=2)
         z_BTHd = self.z(attention(self.qkv(qkv_BT3Hd), self.slopes, self.header, self.gate, self.backend))
         return self.out(z_BTHd.flatten(2))
 
-    def start(self, batch: int, length: int) -> Tensor:
+    def start(self, batch: int, length: int) -> Memory:
         """Room for the keys and values of `length` positions."""
-        return self.project.weight.new_empty(batch, length, 2, self.heads, self.head_width)
+        new = self.project.weight.new_zeros
+        channels = 0 if self.shift is None else len(self.shift)
+        return Memory(new(batch, length, 2, self.heads, self.head_width), new(batch, channels))
 
-    def step(self, x_BD: Tensor, cache_BT2Hd: Tensor, position: int) -> Tensor:
-        qkv_B13Hd = self.project(x_BD).view(len(x_BD), 1, 3, self.heads, self.head_width)
+    def state_bytes(self, length: int) -> int:
+        return 4 * ((2 * length) * self.heads * self.head_width + (0 if self.shift is None else len(self.shift)))
+
+    def step(self, x_BD: Tensor, memory: Memory, position: int) -> Tensor:
+        y_BC = self.project(x_BD)
+        if self.shift is not None:
+            shifted_BC = y_BC + self.shift * memory.last_BC
+            memory.last_BC.copy_(y_BC)
+            y_BC = shifted_BC
+        qkv_B13Hd = y_BC.view(len(x_BD), 1, 3, self.heads, self.head_width)
         if self.rotate:
             q, k, v = qkv_B13Hd.unbind(2)
             qkv_B13Hd = torch.stack([_rotate(q, position), _rotate(k, position), v], dim=2)
         qkv_B3Hd = self.qkv(qkv_B13Hd)[:, 0]  # to a tap, a step is a sequence of one
-        cache_BT2Hd[:, position] = qkv_B3Hd[:, 1:]
+        memory.cache_BT2Hd[:, position] = qkv_B3Hd[:, 1:]
         z_BHd = attention_step(
-            qkv_B3Hd[:, 0], cache_BT2Hd, position + 1, self.slopes, self.header, self.gate, self.backend
+            qkv_B3Hd[:, 0], memory.cache_BT2Hd, position + 1, self.slopes, self.header, self.gate, self.backend
         )
         return self.out(self.z(z_BHd[:, None])[:, 0].flatten(1))
 
@@ -91,20 +144,12 @@ class UniformAttention(nn.Module):
         """The sum of the values so far: a mean needs no more."""
         return self.value.weight.new_zeros(batch, 1, self.heads, self.value.out_features // self.heads)
 
+    def state_bytes(self, length: int) -> int:
+        return 4 * self.value.out_features
+
     def step(self, x_BD: Tensor, sum_B1Hd: Tensor, position: int) -> Tensor:
         sum_B1Hd += self.v(self.value(x_BD).view_as(sum_B1Hd))
         return self.out(self.z(sum_B1Hd / (position + 1))[:, 0].flatten(1))
-
-
-class FeedForward(nn.Module):
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.up = nn.Linear(width, hidden)
-        self.down = residual_out(nn.Linear(hidden, width))
-        self.out = Tap()
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.out(self.down(activate(self.up(x_BTD))))
 
 
 class Block(nn.Module):
@@ -123,8 +168,8 @@ class Block(nn.Module):
             x_BTD = x_BTD + self.ffn(self.norm2(x_BTD))
         return self.resid(x_BTD)
 
-    def step(self, x_BD: Tensor, memory: Tensor | None, position: int) -> Tensor:
-        if self.attn is not None and self.norm1 is not None and memory is not None:
+    def step(self, x_BD: Tensor, memory: Any, position: int) -> Tensor:
+        if self.attn is not None and self.norm1 is not None:
             x_BD = x_BD + self.mixed(self.attn.step(self.norm1(x_BD), memory, position)[:, None])[:, 0]
         if self.ffn is not None and self.norm2 is not None:
             x_BD = x_BD + self.ffn(self.norm2(x_BD))
@@ -141,7 +186,7 @@ class State:
     """What is carried from one position to the next."""
 
     position: int
-    memory: list[Tensor | None]  # one a block: keys and values, or a running sum
+    memory: list[Memory | Tensor | None]  # one a block: of attention, a running sum, or nothing
 
 
 class Transformer(nn.Module):
@@ -155,6 +200,7 @@ class Transformer(nn.Module):
         width: int,
         hidden: int,
         positions: str,
+        activation: str = "relu2",
         backend: str = "sdpa",
         uniform: bool = False,
         attention_off: int = 0,
@@ -174,7 +220,7 @@ class Transformer(nn.Module):
                     if uniform
                     else Attention(width, heads, head_width, shape.header, positions, backend)
                 )
-            self.blocks.append(Block(width, attn, FeedForward(width, hidden) if hidden else None))
+            self.blocks.append(Block(width, attn, FeedForward(width, hidden, activation) if hidden else None))
         self.norm = _norm(width)
         self.head = nn.Linear(width, shape.classes)
 
@@ -203,13 +249,7 @@ class Transformer(nn.Module):
 
     def state_bytes(self, length: int) -> int:
         """Keys and values of every layer; a causal mean needs only its running sum."""
-        state = 0
-        for block in self._passes():
-            if isinstance(block.attn, Attention):
-                state += 2 * length * block.attn.heads * block.attn.head_width * 4
-            elif isinstance(block.attn, UniformAttention):
-                state += block.attn.value.out_features * 4
-        return state
+        return sum(block.attn.state_bytes(length) for block in self._passes() if block.attn is not None)
 
 
 class _Places(nn.Module):
@@ -252,8 +292,9 @@ def reference(shape: Shape, geometry: Geometry) -> nn.Module:
         heads=geometry.heads,
         head_width=geometry.width // geometry.heads,
         width=geometry.width,
-        hidden=geometry.ffn,
+        hidden=usual_hidden(geometry.ffn, geometry.activation),
         positions=geometry.positions,
+        activation=geometry.activation,
         backend=geometry.attention,
     )
 
@@ -281,7 +322,7 @@ def build(
         return Transformer(
             shape, layers=layers, heads=heads, head_width=head_width, width=width, hidden=hidden,
             positions=geometry.positions if positions is None else positions,
-            backend=geometry.attention, uniform=uniform, attention_off=attention_off,
+            activation=geometry.activation, backend=geometry.attention, uniform=uniform, attention_off=attention_off,
             loops=geometry.layers if looped else 1,
         )  # fmt: skip
 
@@ -294,7 +335,7 @@ def build(
         if ffn:
             width = geometry.width if heads == 1 else inner
             hidden = solve_affine(partial(count, head_width, width), params)
-            strain = abs(math.log(hidden / (4 * width))) + abs(math.log(width / inner))
+            strain = abs(math.log(hidden / usual_hidden(4 * width, geometry.activation))) + abs(math.log(width / inner))
         else:
             width, hidden = solve_affine(lambda w, h=head_width: count(h, w, 0), params), 0  # type: ignore[misc]
             strain = abs(math.log(width / inner))

@@ -9,14 +9,29 @@ from bench.config import compose
 from bench.registry import BadInput
 from bench.seeds import generator
 from bench.train import loss_nats
-from models.base import ARCHS, Geometry, activate, build, count_built, count_parameters, solve, solve_affine
+from models.base import (
+    ACTIVATIONS,
+    ARCHS,
+    POSITIONS,
+    Geometry,
+    activate,
+    build,
+    count_built,
+    count_parameters,
+    solve,
+    solve_affine,
+)
 from models.kernels.attention import attention, attention_step
 from models.taps import edit, record, tap_names
-from models.transformer import reference
+from models.transformer import _Shift, reference
 from tasks.base import TASKS
 
-PAPER = {"bijection": Geometry(6, 6, 192, 768), "hmm": Geometry(9, 8, 256, 1024)}
-SIZES = [Geometry(3, 2, 32, 64), Geometry(6, 3, 48, 192), Geometry(4, 4, 64, 256, "learned")]
+PAPER = {"bijection": Geometry(6, 6, 192, 768), "hmm": Geometry(9, 8, 256, 1024, "alibi-shift", activation="swiglu")}
+SIZES = [
+    Geometry(3, 2, 32, 64, "alibi-shift", activation="swiglu"),
+    Geometry(6, 3, 48, 192),
+    Geometry(4, 4, 64, 256, "learned"),
+]
 
 
 def make(arch, task, geometry=SIZES[0]):
@@ -132,7 +147,21 @@ def test_attention_backends_agree_with_a_loop(length, header, with_slopes):
         torch.testing.assert_close(step, expected[:, t] * gate[:, None])
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope", "alibi", "none"])
+def test_a_shift_adds_a_share_of_the_previous_position():
+    model = make("transformer", TASKS["hmm"](), Geometry(2, 2, 32, 64, "alibi-shift")).double()
+    attend = model.blocks[1].attn
+    torch.nn.init.normal_(attend.shift)
+    x = torch.randn(3, 15, 32, dtype=torch.float64)
+    with record(attend, "qkv") as seen:
+        attend(x)
+    y = attend.project(x)
+    expected = y + torch.nn.functional.pad(y, (0, 0, 1, 0))[:, :-1] * attend.shift
+    torch.testing.assert_close(seen["qkv"].flatten(2), expected)
+    y = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(_Shift.apply, (y, torch.randn(4, dtype=torch.float64, requires_grad=True)))
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("task_name", ["hmm", "bernoulli"])
 @pytest.mark.parametrize("arch", [a for a in ARCHS.names() if a.startswith("transformer")])
 def test_step_by_step_is_the_forward(arch, task_name, positions):
@@ -231,7 +260,7 @@ def test_unknown_tap_is_named():
 def test_state_bytes_follow_from_the_architecture():
     task = TASKS["bijection"]()
     transformer = make("transformer", task)
-    assert transformer.state_bytes(39) == 3 * 2 * 39 * 32 * 4
+    assert transformer.state_bytes(39) == 3 * (2 * 39 + 3) * 32 * 4  # the shift keeps the last q, k and v
     assert make("transformer-uniform-attn", task).state_bytes(39) == 3 * 32 * 4
     assert make("mlp-pointwise", task).state_bytes(39) == 0
     assert count_parameters(transformer) > 0
@@ -241,9 +270,19 @@ def test_the_activation_is_a_squared_relu_to_the_last_bit():
     x = torch.randn(50, 40, generator=torch.Generator().manual_seed(0), requires_grad=True)
     plain = x.detach().clone().requires_grad_()
     gradient = torch.randn(50, 40, generator=torch.Generator().manual_seed(1))
-    ours, known = activate(x), plain.relu().square()
+    ours, known = activate(x, "relu2"), plain.relu().square()
     ours.backward(gradient)
     known.backward(gradient)
     assert torch.equal(ours, known)
     assert torch.equal(x.grad, plain.grad)
     assert (x.grad != 0).any()
+
+
+def test_swiglu_multiplies_two_maps_and_spends_the_same():
+    x = torch.randn(5, 8)
+    torch.testing.assert_close(activate(x, "swiglu"), x[:, :4] * x[:, :4].sigmoid() * x[:, 4:])
+    shape = TASKS["hmm"]().shape
+    plain, gated = (
+        count_built(lambda a=a: reference(shape, Geometry(4, 4, 64, 256, activation=a))) for a in ACTIVATIONS
+    )
+    assert abs(gated - plain) < 0.01 * plain

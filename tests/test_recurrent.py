@@ -10,7 +10,7 @@ from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
 from bench.config import compose
 from bench.run import step_flops
 from bench.seeds import generator
-from models.base import Geometry, count_parameters
+from models.base import POSITIONS, Geometry, count_parameters
 from models.kernels.recurrence import CHUNK, decayed_sum, decayed_sum_step, delta_rule, delta_rule_step
 from models.taps import record
 from tasks.base import TASKS
@@ -81,7 +81,7 @@ def test_step_by_step_equals_the_parallel_form(arch, task_name):
     torch.testing.assert_close(torch.stack(steps, dim=1), whole, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope", "none"])
+@pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("arch", ["hybrid", "transformer-looped"])
 def test_attention_knows_its_position_step_by_step(arch, positions):
     task = TASKS["bijection"]()
@@ -93,14 +93,22 @@ def test_attention_knows_its_position_step_by_step(arch, positions):
         torch.testing.assert_close(torch.stack(steps, dim=1), model(batch.tokens, batch.features), rtol=1e-8, atol=1e-8)
 
 
+def held(state):
+    """The tensors of a state, however they are nested."""
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif not isinstance(state, int):
+        for part in getattr(state, "memory", state):
+            yield from held(part)
+
+
+@pytest.mark.parametrize("positions", ["alibi", "alibi-shift"])
 @pytest.mark.parametrize("arch", ARCHS)
-def test_state_bytes_are_those_of_the_state(arch):
+def test_state_bytes_are_those_of_the_state(arch, positions):
     """In float32, counted from what `start` really allocates."""
     task = TASKS["hmm"]()
-    model = make(arch, task)
-    state = model.start(1, 30)
-    held = getattr(state, "memory", None) or [x for layer in state for x in layer if isinstance(x, torch.Tensor)]
-    assert model.state_bytes(30) == sum(x.numel() * 4 for x in held)
+    model = make(arch, task, Geometry(2, 2, 32, 64, positions))
+    assert model.state_bytes(30) == sum(x.numel() * 4 for x in held(model.start(1, 30)))
     fixed = arch not in ("hybrid", "transformer-looped")
     assert (model.state_bytes(60) == model.state_bytes(30)) == fixed
 
