@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 
 from bench.board import GENERATED, plain
+from bench.presets import NEWER_BLOCK
 from bench.records import RunRecord
 from bench.stats import interval
 
@@ -37,7 +38,8 @@ LEGEND = f"""\
 Errors are in bits. A claim is held against the largest preset at which its row was run on the exact posterior, by the
 mean over seeds, with its 95 % interval where there are several. **Reproduced** allows a factor of {SLACK} either way;
 a claimed failure that we do not see is **not reproduced**. Where ours is below the `paper` preset, a success that is
-not reproduced may want no more than size or steps."""
+not reproduced may want no more than size or steps. `alibi-shift` and `swiglu` mark runs whose blocks differ from the
+published ones in these two points."""
 
 
 class Claim(NamedTuple):
@@ -71,10 +73,10 @@ class Row:
         if not values:
             return Claim(self.claim, self.source, number(self.published), UNTESTED, UNTESTED, self.why)
         verdict = weigh(values, self.published, self.failure)
-        where = (
-            f"{row[0].config['preset']}, {len(values)} seed{'s' * (len(values) > 1)}, {row[0].config['steps']:,} steps"
-        )
-        measured = f"{spread(values)} ({where})"
+        c = row[0].config
+        newer = [value for name, value in NEWER_BLOCK.items() if c.get(name) == value]  # not what was published
+        where = [c["preset"], f"{len(values)} seed{'s' * (len(values) > 1)}", f"{c['steps']:,} steps", *newer]
+        measured = f"{spread(values)} ({', '.join(where)})"
         return Claim(self.claim, self.source, number(self.published), measured, verdict, self.why)
 
     def value(self, record: RunRecord) -> float:

@@ -56,6 +56,11 @@ def test_the_largest_preset_speaks_and_then_the_most_seeds(record):
     assert CLAIM.judge(Evidence(quick, {})).verdict == "reproduced"
 
 
+def test_a_block_that_is_not_the_published_one_is_named(record):
+    newer = as_row(record, "small", 0.008, positions="alibi-shift", activation="swiglu")
+    assert CLAIM.judge(Evidence([newer], {})).measured == "0.008 (small, 1 seed, 700 steps, alibi-shift, swiglu)"
+
+
 def test_a_number_may_be_held_against_that_of_a_reference(record):
     uniform = record.references["20"]["uniform"]["all"]["entropy_mae"]
     share = replace(CLAIM, published=0.5, over="uniform")

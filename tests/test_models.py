@@ -26,9 +26,9 @@ from models.taps import edit, record, tap_names
 from models.transformer import _Shift, reference
 from tasks.base import TASKS
 
-PAPER = {"bijection": Geometry(6, 6, 192, 768), "hmm": Geometry(9, 8, 256, 1024, "alibi-shift", activation="swiglu")}
+PAPER = {"bijection": Geometry(6, 6, 192, 768), "hmm": Geometry(9, 8, 256, 1024)}
 SIZES = [
-    Geometry(3, 2, 32, 64, "alibi-shift", activation="swiglu"),
+    Geometry(3, 2, 32, 64, positions="alibi-shift", activation="swiglu"),
     Geometry(6, 3, 48, 192),
     Geometry(4, 4, 64, 256, "learned"),
 ]
