@@ -38,8 +38,8 @@ LEGEND = f"""\
 Errors are in bits. A claim is held against the largest preset at which its row was run on the exact posterior, by the
 mean over seeds, with its 95 % interval where there are several. **Reproduced** allows a factor of {SLACK} either way;
 a claimed failure that we do not see is **not reproduced**. Where ours is below the `paper` preset, a success that is
-not reproduced may want no more than size or steps. `alibi-shift` and `swiglu` mark runs whose blocks differ from the
-published ones in these two points."""
+not reproduced may want no more than size or steps. `alibi-shift` and `swiglu` mark runs whose attention sees the
+previous position's projections too, or whose feed-forward layers are gated: a plain transformer's are not."""
 
 
 class Claim(NamedTuple):
@@ -73,10 +73,8 @@ class Row:
         if not values:
             return Claim(self.claim, self.source, number(self.published), UNTESTED, UNTESTED, self.why)
         verdict = weigh(values, self.published, self.failure)
-        c = row[0].config
-        newer = [value for name, value in NEWER_BLOCK.items() if c.get(name) == value]  # not what was published
-        where = [c["preset"], f"{len(values)} seed{'s' * (len(values) > 1)}", f"{c['steps']:,} steps", *newer]
-        measured = f"{spread(values)} ({', '.join(where)})"
+        where = f"{len(values)} seed{'s' * (len(values) > 1)}, {row[0].config['steps']:,} steps"
+        measured = f"{spread(values)} ({scene(row[0])}, {where})"
         return Claim(self.claim, self.source, number(self.published), measured, verdict, self.why)
 
     def value(self, record: RunRecord) -> float:
@@ -110,7 +108,7 @@ class Told:
             verdict = weigh([1 - value], 1 - self.published, failure=False)
         else:
             verdict = weigh([value], self.published, failure=False)
-        measured = f"{number(value)} (run {run.id}, preset {run.config['preset']})"
+        measured = f"{number(value)} (run {run.id}, {scene(run)})"
         return Claim(self.claim, self.source, number(self.published), measured, verdict, self.why)
 
 
@@ -132,7 +130,7 @@ class Mechanism:
         told = {"holds": "reproduced", "does not hold": "not reproduced"}
         run, line = next((f for f in found if f[1]["verdict"] in told), found[0])  # the first that could test it
         verdict = told.get(str(line["verdict"]), UNTESTED)
-        measured = f"{plain(line['measured here'])} (run {run.id}, preset {run.config['preset']})"
+        measured = f"{plain(line['measured here'])} (run {run.id}, {scene(run)})"
         return Claim(name, self.source, self.published, measured, verdict, f"It holds if {plain(line['holds if'])}")
 
 
@@ -188,6 +186,14 @@ def weigh(values: Sequence[float], published: float, failure: bool) -> str:
     if failure:
         return "reproduced" if ours > published else "not reproduced"
     return "exceeded" if ours < published else "not reproduced"
+
+
+def scene(run: RunRecord) -> str:
+    """The preset, and what the run's blocks have that a plain transformer's do not."""
+    newer = {name: value for name, value in NEWER_BLOCK.items() if run.config.get(name) == value}
+    if "transformer" not in run.config["arch"]:
+        newer.pop("positions", None)
+    return ", ".join([f"preset {run.config['preset']}", *newer.values()])
 
 
 def number(value: float) -> str:

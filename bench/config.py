@@ -1,8 +1,8 @@
 """RunConfig: everything that decides a run's result, as flat plain values.
 
 A config is a preset, its lines for the task, then the user's overrides; an unknown key raises. The geometry (layers,
-heads, width, ffn, positions) draws the reference transformer of the row: its parameter count is the budget of every
-architecture on that task.
+heads, width, ffn, positions, activation) draws the reference transformer of the row: its parameter count is the budget
+of every architecture on that task.
 """
 
 from __future__ import annotations

@@ -295,11 +295,15 @@ def _thin(curves: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def commands(record: RunRecord, place: Path) -> list[str]:
-    """What makes this run again, and what checks it. Settings that are not the preset's are spelled out."""
+    """What makes this run again, and what checks it. Settings that are not the preset's are spelled out.
+
+    One that the record leaves out may be younger than its commit: such a run is made again by the code of today.
+    """
     c = {**USUAL, **record.config}
     words = ["bench", "run", "--preset", c["preset"], "--arch", c["arch"], "--task", c["task"]]
     words += ["--seeds", str(c["seed"] + 1), "--supervision", c["supervision"], "--device", c["device"]]
     words += ["--tune"] if c["tuning"] else []
+    start = [shlex.join(["git", "checkout", record.commit])] if record.commit else []
     if c["preset"] in PRESETS:
         usual = {**USUAL, **draft(c["preset"], c["arch"], c["task"], c["seed"], c["device"], {}).to_json()}
         rates = {"lr", "adam_lr"} if c["tuning"] else set()  # the search finds them
@@ -308,7 +312,8 @@ def commands(record: RunRecord, place: Path) -> list[str]:
         told |= {k: v for k, v in c["task_params"].items() if usual["task_params"].get(k) != v}
         settings = [f"{k}={','.join(map(str, v)) if isinstance(v, list) else v}" for k, v in told.items()]
         words += ["--set", *settings] if settings else []
-    start = [shlex.join(["git", "checkout", record.commit])] if record.commit else []
+        if USUAL.keys() & told.keys() - record.config.keys():
+            start = []
     check = [shlex.join(["bench", "verify", str(place), "--rerun"])] if record.status == "ok" else []
     return [*start, shlex.join(words), *check]
 

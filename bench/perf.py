@@ -4,10 +4,11 @@ Everything that is compared runs in turns (ours, theirs, ours, theirs ...), and 
 a neighbour on a shared machine slows down both. A product of square matrices in the same turns is the peak that
 "share of peak" refers to.
 
-step          a whole training step: forward, backward, clipping, optimizer. The plain one is torch's
-              nn.TransformerEncoder of the same shape with AdamW, as a first script would have it. Where TransformerLens
-              is installed (before 4.0, which has no such model), its HookedTransformer is another; it reads the tokens
-              alone, not the header's numbers
+step          a whole training step: forward, backward, clipping, optimizer, with the blocks that the preset has for
+              hmm. The plain one is torch's nn.TransformerEncoder of the same layers, heads and width, with as many
+              parameters (to 1 %) and AdamW, as a first script would have it. Where TransformerLens is installed (before
+              4.0, which has no such model), its HookedTransformer is another; it reads the tokens alone, not the
+              header's numbers
 arithmetic    forward and backward alone, both sides
 sampling      sequences with their exact posterior, against a Python loop over sequences and steps
 evaluation    one forward for all positions, against one forward a prefix

@@ -73,7 +73,7 @@ _ALL = (
             "warmup": 2,
             "sequences": 64,
         },
-        by_task={"bernoulli": {"positions": "none", "bos": True}},
+        by_task={"bernoulli": {"positions": "none", "bos": True}, "hmm": NEWER_BLOCK},
     ),
     Preset(
         "quick",

@@ -20,7 +20,7 @@ from bench.seeds import generator
 from tasks.base import Batch, Task
 
 METRICS = ("entropy_mae", "entropy_curve_mae", "kl", "tv", "nll_gap")
-CHUNK = {"cpu": 64, "cuda": 256}  # sequences in one forward: what a core's cache holds, what fills a device
+CHUNK = {"cpu": 64, "cuda": 256}  # sequences in one forward: as much as caches like, as much as fills a device
 LN2 = math.log(2.0)
 
 

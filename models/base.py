@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ from tasks.base import Shape
 
 ARCHS = Registry("architecture")
 TOLERANCE = 0.01  # of the parameter budget
-ACTIVATIONS = ("relu2", "swiglu")
 POSITIONS = ("learned", "sinusoidal", "rope", "alibi", "alibi-shift", "none")
 
 
@@ -113,39 +112,79 @@ class _SquaredReLU(torch.autograd.Function):
         return torch.addcmul(gradient.new_zeros(()), gradient, r, value=2)
 
 
-def activate(x: Tensor, activation: str) -> Tensor:
-    """Squared ReLU (So et al. 2021, arXiv:2109.08668), or silu of one half times the other (Shazeer 2020,
-    arXiv:2002.05202): on these tasks both learn faster than GELU."""
-    if activation == "swiglu":
-        gate, value = x.chunk(2, dim=-1)
-        return silu(gate) * value
+class _Shift(torch.autograd.Function):
+    """y_t + w y_{t-1}, channel by channel, with one copy each way; autograd's own pads, slices and copies again."""
+
+    @staticmethod
+    def forward(ctx: Any, y_BTC: Tensor, weight_C: Tensor) -> Tensor:
+        ctx.save_for_backward(y_BTC, weight_C)
+        out = y_BTC.clone()
+        out[:, 1:].addcmul_(y_BTC[:, :-1], weight_C)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        y_BTC, weight_C = ctx.saved_tensors
+        of_y = gradient.clone()
+        of_y[:, :-1].addcmul_(gradient[:, 1:], weight_C)
+        return of_y, (gradient[:, 1:] * y_BTC[:, :-1]).sum((0, 1))
+
+
+def shift(y_BTC: Tensor, weight_C: Tensor) -> Tensor:
+    """To each position a share of the one before it."""
+    shifted: Tensor = _Shift.apply(y_BTC, weight_C)
+    return shifted
+
+
+def squared_relu(x: Tensor) -> Tensor:
     activated: Tensor = _SquaredReLU.apply(x)
     return activated
 
 
+def gated_silu(x: Tensor) -> Tensor:
+    gate, value = x.chunk(2, dim=-1)
+    return silu(gate) * value
+
+
+class Activation(NamedTuple):
+    name: str
+    function: Callable[[Tensor], Tensor]
+    maps: int  # that it takes, side by side in one matrix
+
+
+# So et al. 2021 (arXiv:2109.08668), and Shazeer 2020 (arXiv:2002.05202)
+ACTIVATIONS = {
+    "relu2": Activation("squared ReLU", squared_relu, 1),
+    "swiglu": Activation("SwiGLU", gated_silu, 2),
+}
+
+
 def map_up(width: int, hidden: int, activation: str) -> nn.Linear:
-    """The map in front of an activation; a gated one wants two in one matrix, which Muon is to tell apart."""
-    parts = 2 if activation == "swiglu" else 1
-    layer = nn.Linear(width, parts * hidden)
-    layer.weight.parts = parts  # type: ignore[attr-defined]
+    """What stands in front of an activation; Muon is to tell its maps apart."""
+    maps = ACTIVATIONS[activation].maps
+    layer = nn.Linear(width, maps * hidden)
+    layer.weight.parts = maps  # type: ignore[attr-defined]
     return layer
 
 
 class FeedForward(nn.Module):
     def __init__(self, width: int, hidden: int, activation: str) -> None:
         super().__init__()
-        self.activation = activation
+        self.activate = ACTIVATIONS[activation].function
         self.up = map_up(width, hidden, activation)
         self.down = residual_out(nn.Linear(hidden, width))
         self.out = Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.out(self.down(activate(self.up(x_BTD), self.activation)))
+        return self.out(self.down(self.activate(self.up(x_BTD))))
 
 
 def usual_hidden(ffn: int, activation: str) -> int:
-    """How wide a layer is that spends what one of squared ReLU, `ffn` wide, does: two thirds, in whole eights."""
-    return 8 * max(1, round(ffn / 12)) if activation == "swiglu" else ffn
+    """How wide a layer is that costs about as much as one with a single map, `ffn` wide.
+
+    A third matrix leaves two thirds of the width, in whole eights: odd sizes are slow on every device.
+    """
+    return ffn if ACTIVATIONS[activation].maps == 1 or not ffn else 8 * max(1, round(ffn / 12))
 
 
 def residual_out(layer: nn.Linear) -> nn.Linear:

@@ -254,7 +254,7 @@ class Linear(nn.Module):
         return [block for block in self.blocks if isinstance(block, Layer)]
 
     def state_bytes(self, length: int) -> int:
-        """What the recurrences have stored, what their convolutions still see, and the keys and values of attention."""
+        """What the recurrences have stored, what their convolutions still see, and what attention remembers."""
         return sum(layer.mixer.state_bytes(length) for layer in self._layers())
 
     def start(self, batch: int, length: int) -> list[list[Any]]:

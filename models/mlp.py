@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from models.base import (
+    ACTIVATIONS,
     ARCHS,
     Embed,
     Geometry,
-    activate,
     count_built,
     map_up,
     residual_out,
@@ -62,14 +62,14 @@ class Prefix(nn.Module):
 class Block(nn.Module):
     def __init__(self, width: int, hidden: int, activation: str) -> None:
         super().__init__()
-        self.activation = activation
+        self.activate = ACTIVATIONS[activation].function
         self.norm = nn.LayerNorm(width)
         self.up = map_up(width, hidden, activation)
         self.down = residual_out(nn.Linear(hidden, width))
         self.out, self.resid = Tap(), Tap()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.resid(x + self.out(self.down(activate(self.up(self.norm(x)), self.activation))))
+        return self.resid(x + self.out(self.down(self.activate(self.up(self.norm(x))))))
 
 
 class MLP(nn.Module):

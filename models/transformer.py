@@ -8,8 +8,8 @@
 Pre-norm, biases everywhere, an untied head; read whole, or step by step with a cache of keys and values. Positions:
 learned or sinusoidal vectors, rotated queries and keys (rope), distance slopes with an exempt header (alibi), the same
 with a shift (alibi-shift), or none. The shift adds to each query, key and value a share of the previous position's, one
-learned weight a channel, at first zero: the shortest of Primer's convolutions (So et al. 2021, arXiv:2109.08668), and
-what the recurrent architectures have too.
+learned weight a channel, at first zero: a convolution of width two where Primer's has three (So et al. 2021,
+arXiv:2109.08668) and the linear recurrences have four.
 An ablation is a constructor argument, trained from scratch; what it saves goes into the feed-forward width, so that
 every variant stands within its row's parameter budget.
 
@@ -36,30 +36,13 @@ from models.base import (
     Geometry,
     count_built,
     residual_out,
+    shift,
     solve_affine,
     usual_hidden,
 )
 from models.kernels.attention import SERVED_WIDTHS, attention, attention_step
 from models.taps import Tap
 from tasks.base import Shape
-
-
-class _Shift(torch.autograd.Function):
-    """y_t + w y_{t-1}, channel by channel, in one pass over memory; slices and padding of autograd's own take four."""
-
-    @staticmethod
-    def forward(ctx: Any, y_BTC: Tensor, weight_C: Tensor) -> Tensor:
-        ctx.save_for_backward(y_BTC, weight_C)
-        out = y_BTC.clone()
-        out[:, 1:].addcmul_(y_BTC[:, :-1], weight_C.to(y_BTC.dtype))
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        y_BTC, weight_C = ctx.saved_tensors
-        of_y = gradient.clone()
-        of_y[:, :-1].addcmul_(gradient[:, 1:], weight_C.to(gradient.dtype))
-        return of_y, (gradient[:, 1:] * y_BTC[:, :-1]).sum((0, 1)).to(weight_C.dtype)
 
 
 class Memory(NamedTuple):
@@ -90,7 +73,7 @@ class Attention(nn.Module):
         B, T, _ = x_BTD.shape
         y_BTC = self.project(x_BTD)
         if self.shift is not None:
-            y_BTC = _Shift.apply(y_BTC, self.shift)
+            y_BTC = shift(y_BTC, self.shift)
         qkv_BT3Hd = y_BTC.view(B, T, 3, self.heads, self.head_width)
         if self.rotate:
             q, k, v = qkv_BT3Hd.unbind(2)
@@ -99,13 +82,13 @@ class Attention(nn.Module):
         return self.out(z_BTHd.flatten(2))
 
     def start(self, batch: int, length: int) -> Memory:
-        """Room for the keys and values of `length` positions."""
+        """Room for the keys and values of `length` positions, and for the last projection if there is a shift."""
         new = self.project.weight.new_zeros
         channels = 0 if self.shift is None else len(self.shift)
         return Memory(new(batch, length, 2, self.heads, self.head_width), new(batch, channels))
 
     def state_bytes(self, length: int) -> int:
-        return 4 * ((2 * length) * self.heads * self.head_width + (0 if self.shift is None else len(self.shift)))
+        return sum(4 * x.numel() for x in self.start(1, length))
 
     def step(self, x_BD: Tensor, memory: Memory, position: int) -> Tensor:
         y_BC = self.project(x_BD)
@@ -200,7 +183,7 @@ class Transformer(nn.Module):
         width: int,
         hidden: int,
         positions: str,
-        activation: str = "relu2",
+        activation: str,
         backend: str = "sdpa",
         uniform: bool = False,
         attention_off: int = 0,
@@ -248,7 +231,7 @@ class Transformer(nn.Module):
         return self.head(self.norm(x_BD))
 
     def state_bytes(self, length: int) -> int:
-        """Keys and values of every layer; a causal mean needs only its running sum."""
+        """Keys and values of every layer, with the last projection where there is a shift; of a mean, its sum."""
         return sum(block.attn.state_bytes(length) for block in self._passes() if block.attn is not None)
 
 
@@ -350,7 +333,7 @@ def _transformer(shape: Shape, params: int, geometry: Geometry) -> nn.Module:
 
 
 ARCHS.add("transformer-no-attn-top2", note="attention off in the top two layers")(partial(build, attention_off=2))
-ARCHS.add("transformer-uniform-attn", note="attention weights replaced by the causal mean")(
+ARCHS.add("transformer-uniform-attn", note="attention weights replaced by the causal mean; no positions")(
     partial(build, uniform=True)
 )
 ARCHS.add("transformer-no-ffn", note="no feed-forward layers")(partial(build, ffn=False))

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bench import claims
-from bench.claims import UNTESTED, Claim, Evidence, Mechanism, Row, Told, weigh
+from bench.claims import UNTESTED, Claim, Evidence, Mechanism, Row, Told, scene, weigh
 from bench.diagnostics.claims import CLAIMS as weighed
+from bench.presets import NEWER_BLOCK
 from bench.records import write
 from bench.run import run_one
 
@@ -33,7 +34,8 @@ def test_verdicts(values, published, failure, verdict):
 def record():
     from bench.config import compose
 
-    return run_one(compose("smoke", "transformer", "hmm", 0, "cpu", {"steps": 2}))[0]
+    plain = {"positions": "alibi", "activation": "relu2"}
+    return run_one(compose("smoke", "transformer", "hmm", 0, "cpu", {"steps": 2, **plain}))[0]
 
 
 def as_row(record, preset, error, seed=0, steps=700, **config):
@@ -52,13 +54,15 @@ def test_the_largest_preset_speaks_and_then_the_most_seeds(record):
     sampled = [as_row(record, "paper", 0.7, supervision="sampled")]
     judged = CLAIM.judge(Evidence([*quick, *short, *small, *sampled], {}))
     assert judged.verdict == "exceeded"
-    assert judged.measured == "0.008 [0.008, 0.008] (small, 3 seeds, 700 steps)"
+    assert judged.measured == "0.008 [0.008, 0.008] (preset small, 3 seeds, 700 steps)"
     assert CLAIM.judge(Evidence(quick, {})).verdict == "reproduced"
 
 
 def test_a_block_that_is_not_the_published_one_is_named(record):
-    newer = as_row(record, "small", 0.008, positions="alibi-shift", activation="swiglu")
-    assert CLAIM.judge(Evidence([newer], {})).measured == "0.008 (small, 1 seed, 700 steps, alibi-shift, swiglu)"
+    newer = as_row(record, "small", 0.008, **NEWER_BLOCK)
+    assert CLAIM.judge(Evidence([newer], {})).measured == "0.008 (preset small, alibi-shift, swiglu, 1 seed, 700 steps)"
+    assert scene(as_row(record, "small", 0.008, arch="lstm", **NEWER_BLOCK)) == "preset small, swiglu"
+    assert scene(as_row(record, "small", 0.008, positions="alibi", activation="relu2")) == "preset small"
 
 
 def test_a_number_may_be_held_against_that_of_a_reference(record):

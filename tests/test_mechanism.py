@@ -34,7 +34,7 @@ from bench.records import write
 from bench.run import run_one
 from bench.seeds import generator
 from bench.snapshots import pack
-from models.base import ARCHS, Geometry
+from models.base import ARCHS, POSITIONS, Geometry
 from models.taps import edit
 from models.transformer import Transformer, reference
 from tasks.base import TASKS
@@ -106,13 +106,16 @@ def verdicts(run: Run) -> dict:
     return {claim.measure: claims.judge(claim, run)[1] for claim in claims.CLAIMS}
 
 
-@pytest.mark.parametrize("positions", ["alibi", "rope", "none", "learned", "sinusoidal"])
+@pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("task_name", ["hmm", "bijection"])  # with a header and without
 def test_recomputed_weights_times_values_are_the_tapped_output(positions, task_name):
     task = TASKS[task_name]()
     for arch in ("transformer", "transformer-uniform-attn", "hybrid"):
         geometry = Geometry(3, 4, 64, 64, positions)
         model = ARCHS[arch](task.shape, 150_000, geometry).eval()
+        for name, p in model.named_parameters():  # it starts at zero
+            if name.endswith(".shift"):
+                torch.nn.init.normal_(p)
         batch = task.sample(4, task.horizon, generator("cpu", 0, "weights"))
         found = anatomy.attention_layers(model)
         assert len(found) == (1 if arch == "hybrid" else 3)

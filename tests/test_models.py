@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bench.config import compose
+from bench.presets import NEWER_BLOCK
 from bench.registry import BadInput
 from bench.seeds import generator
 from bench.train import loss_nats
@@ -14,27 +15,30 @@ from models.base import (
     ARCHS,
     POSITIONS,
     Geometry,
-    activate,
     build,
     count_built,
     count_parameters,
+    gated_silu,
+    shift,
     solve,
     solve_affine,
+    squared_relu,
+    usual_hidden,
 )
 from models.kernels.attention import attention, attention_step
 from models.taps import edit, record, tap_names
-from models.transformer import _Shift, reference
+from models.transformer import reference
 from tasks.base import TASKS
+from tasks.hmm import HMM
 
 PAPER = {"bijection": Geometry(6, 6, 192, 768), "hmm": Geometry(9, 8, 256, 1024)}
-SIZES = [
-    Geometry(3, 2, 32, 64, positions="alibi-shift", activation="swiglu"),
-    Geometry(6, 3, 48, 192),
-    Geometry(4, 4, 64, 256, "learned"),
-]
+NEWER = Geometry(3, 2, 32, 64, **NEWER_BLOCK)
+SIZES = [Geometry(3, 2, 32, 64), Geometry(6, 3, 48, 192), Geometry(4, 4, 64, 256, "learned"), NEWER]
 
 
-def make(arch, task, geometry=SIZES[0]):
+def make(arch, task, geometry=None):
+    """On hmm with the newer block, as the presets have it; elsewhere with the plain one."""
+    geometry = geometry or (NEWER if isinstance(task, HMM) else SIZES[0])
     torch.manual_seed(0)
     model = build(arch, task.shape, count_built(lambda: reference(task.shape, geometry)), geometry)
     with torch.no_grad():  # branches start at zero: give them something to say
@@ -108,7 +112,7 @@ def test_a_sequence_longer_than_training_is_read_or_declared_unreadable():
             assert model.max_length < 60
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope", "alibi", "none"])
+@pytest.mark.parametrize("positions", POSITIONS)
 def test_only_positions_tell_the_order_of_values_apart(positions):
     """Swap two earlier pairs: a transformer without positions answers the same, one with positions does not."""
     task = TASKS["bijection"]()
@@ -158,7 +162,7 @@ def test_a_shift_adds_a_share_of_the_previous_position():
     expected = y + torch.nn.functional.pad(y, (0, 0, 1, 0))[:, :-1] * attend.shift
     torch.testing.assert_close(seen["qkv"].flatten(2), expected)
     y = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(_Shift.apply, (y, torch.randn(4, dtype=torch.float64, requires_grad=True)))
+    assert torch.autograd.gradcheck(shift, (y, torch.randn(4, dtype=torch.float64, requires_grad=True)))
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -260,7 +264,9 @@ def test_unknown_tap_is_named():
 def test_state_bytes_follow_from_the_architecture():
     task = TASKS["bijection"]()
     transformer = make("transformer", task)
-    assert transformer.state_bytes(39) == 3 * (2 * 39 + 3) * 32 * 4  # the shift keeps the last q, k and v
+    assert transformer.state_bytes(39) == 3 * 2 * 39 * 32 * 4
+    shifted = make("transformer", TASKS["hmm"]())
+    assert shifted.state_bytes(30) == 3 * (2 * 30 + 3) * 32 * 4  # the last q, k and v too
     assert make("transformer-uniform-attn", task).state_bytes(39) == 3 * 32 * 4
     assert make("mlp-pointwise", task).state_bytes(39) == 0
     assert count_parameters(transformer) > 0
@@ -270,7 +276,7 @@ def test_the_activation_is_a_squared_relu_to_the_last_bit():
     x = torch.randn(50, 40, generator=torch.Generator().manual_seed(0), requires_grad=True)
     plain = x.detach().clone().requires_grad_()
     gradient = torch.randn(50, 40, generator=torch.Generator().manual_seed(1))
-    ours, known = activate(x, "relu2"), plain.relu().square()
+    ours, known = squared_relu(x), plain.relu().square()
     ours.backward(gradient)
     known.backward(gradient)
     assert torch.equal(ours, known)
@@ -278,11 +284,19 @@ def test_the_activation_is_a_squared_relu_to_the_last_bit():
     assert (x.grad != 0).any()
 
 
-def test_swiglu_multiplies_two_maps_and_spends_the_same():
+def test_swiglu_multiplies_two_maps_and_costs_about_the_same():
     x = torch.randn(5, 8)
-    torch.testing.assert_close(activate(x, "swiglu"), x[:, :4] * x[:, :4].sigmoid() * x[:, 4:])
+    torch.testing.assert_close(gated_silu(x), x[:, :4] * x[:, :4].sigmoid() * x[:, 4:])
+    assert [usual_hidden(ffn, "swiglu") for ffn in (0, 4, 256, 768, 1024)] == [0, 8, 168, 512, 680]
     shape = TASKS["hmm"]().shape
-    plain, gated = (
-        count_built(lambda a=a: reference(shape, Geometry(4, 4, 64, 256, activation=a))) for a in ACTIVATIONS
-    )
-    assert abs(gated - plain) < 0.01 * plain
+    for size in ((8, 4, 64, 256), (9, 8, 256, 1024)):  # of the small and the paper preset
+        plain, gated = (
+            count_built(lambda a=a, size=size: reference(shape, Geometry(*size, activation=a))) for a in ACTIVATIONS
+        )
+        assert abs(gated - plain) < 0.01 * plain
+    assert reference(shape, NEWER).blocks[0].ffn.up.weight.parts == 2  # Muon takes each map for itself
+
+
+def test_an_activation_is_known_or_refused():
+    with pytest.raises(BadInput, match="activation must be one of relu2, swiglu, not 'gelu'"):
+        compose("smoke", "mlp", "hmm", 0, "cpu", {"activation": "gelu"})

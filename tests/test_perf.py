@@ -4,6 +4,7 @@ import json
 import sys
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from bench import perf
@@ -12,6 +13,7 @@ from bench.config import compose
 from bench.run import make_model
 from bench.score import predict
 from bench.seeds import generator
+from models.base import count_built
 
 
 def test_prefix_by_prefix_gives_the_same_answers():
@@ -20,11 +22,17 @@ def test_prefix_by_prefix_gives_the_same_answers():
     torch.testing.assert_close(perf.prefix_by_prefix(model, batch), predict(model, batch), atol=1e-5, rtol=0)
 
 
-def test_the_plain_transformer_has_our_shape_and_sees_no_future():
+@pytest.mark.parametrize("preset", ["small", "paper"])
+def test_the_plain_transformer_has_our_size(preset):
+    config = compose(preset, "transformer", "hmm", 0, "cpu", {})
+    plain = count_built(lambda: perf.Plain(config.make_task().shape, config))
+    assert abs(plain - config.budget()) < 0.01 * plain
+
+
+def test_the_plain_transformer_sees_no_future():
     config = compose("smoke", "transformer", "hmm", 0, "cpu", {})
     task = config.make_task()
-    plain, ours = perf.Plain(task.shape, config), config.make_model()
-    assert sum(p.numel() for p in plain.parameters()) == sum(p.numel() for p in ours.parameters())
+    plain = perf.Plain(task.shape, config)
     batch = task.sample(2, 12, generator("cpu", 0, "test"))
     changed = batch.tokens.clone()
     changed[:, -1] = (changed[:, -1] + 1) % 5

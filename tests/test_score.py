@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bench.floors import effective_memory, reference_scores
-from bench.score import Exam, make_exam, predict, score
+from bench.score import CHUNK, Exam, make_exam, predict, score
 from tasks.base import TASKS, Batch
 
 
@@ -85,6 +85,15 @@ def test_evaluation_is_one_forward_for_all_positions_and_equals_prefix_by_prefix
         with torch.no_grad():
             logits = model(batch.tokens[:, : position + 1], batch.features[:, : position + 1])[:, -1]
         torch.testing.assert_close(whole[:, k], logits.double().log_softmax(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_evaluation_in_chunks_is_evaluation(smoke):
+    task = TASKS["hmm"]()
+    model = smoke(task="hmm").make_model().eval()
+    batch = make_exam(task, 20, 2 * CHUNK["cpu"] + 3, 0, "cpu").batch
+    with torch.no_grad():
+        whole = model(batch.tokens, batch.features)[:, batch.queries].double().log_softmax(-1)
+    torch.testing.assert_close(predict(model, batch), whole, rtol=1e-4, atol=1e-5)
 
 
 def test_the_evaluation_stream_depends_on_seed_and_horizon_alone():

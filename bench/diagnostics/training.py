@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.diagnostics.base import EXACT, GREY, MODEL, Picture, Run, Section, Table, canvas, section
 from bench.score import LN2, entropy_bits
 from bench.train import watched
+from models.base import ACTIVATIONS, usual_hidden
 
 LPE_REPORT = {
     "layers": "1", "width": "16", "heads": "1", "feed-forward width": "16", "positions": "none",
@@ -38,8 +39,8 @@ def architecture(run: Run) -> Section:
         norm = "before each branch" if config.width > 2 else "none"
         ours |= {
             "layers": str(config.layers), "width": str(config.width), "heads": str(config.heads),
-            "feed-forward width": str(config.ffn), "positions": config.positions, "normalisation": norm,
-            "activation": "squared ReLU",
+            "feed-forward width": str(usual_hidden(config.ffn, config.activation)),
+            "positions": config.positions, "normalisation": norm, "activation": ACTIVATIONS[config.activation].name,
         }  # fmt: skip
     return Section("", [_beside(run, "architecture", ours)])
 
