@@ -64,8 +64,8 @@ PRIMITIVES_LEGEND = (
 )
 
 GLANCE_LEGEND = (
-    "MAE at the training horizon in bits, and the number of seeds: of an architecture's row with the preset's steps, "
-    "and where there is none, of its best. The best of a task is bold."
+    "MAE at the training horizon in bits, and the number of seeds: of an architecture's row with the preset's own "
+    "settings, and where there is none, of its best. The best of a task is bold."
 )
 
 
@@ -109,9 +109,12 @@ def _as_in_its_preset(config: dict[str, Any]) -> bool:
     return config["horizon"] == (horizon or config["horizon"]) and config["task_params"].items() <= usual.items()
 
 
-def _usual_steps(config: dict[str, Any]) -> bool:
+def _untouched(config: dict[str, Any]) -> bool:
+    """Every setting is its preset's; supervision and horizons have tables or columns of their own."""
     preset = PRESETS.get(config["preset"])
-    return preset is not None and preset.values_for(config["task"])["steps"] == config["steps"]
+    usual = {**USUAL, **(preset.values_for(config["task"]) if preset else {})}
+    told = {k: v for k, v in {**USUAL, **config}.items() if k in usual and k not in ("supervision", "horizons")}
+    return preset is not None and all(usual[k] == v for k, v in told.items())
 
 
 def _usual_horizon(config: dict[str, Any]) -> int | None:
@@ -152,7 +155,7 @@ def at_a_glance(records: list[RunRecord]) -> dict[str, tuple[list[str], list[lis
         if _as_in_its_preset(members[0].config):
             cells = tracks[name.track].setdefault(plain(name.task), {})
             rows = ranked(members, str(members[0].config["horizon"]))
-            for errors, same in sorted(rows, key=lambda row: not _usual_steps(row[1][0].config)):
+            for errors, same in sorted(rows, key=lambda row: not _untouched(row[1][0].config)):
                 cells.setdefault(plain(same[0].config["arch"]), (mean(errors.values()), len(same)))
     return {track: _matrix(tasks) for track, tasks in tracks.items() if len(tasks) > 1}
 

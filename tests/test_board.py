@@ -154,7 +154,8 @@ def test_at_a_glance_shows_the_presets_own_rows_and_what_is_missing(records):
     usual = {"steps": compose("smoke", "mlp", "hmm", 0, "cpu", {}).steps}
     hmm, bijection = of(records, "hmm")[0], of(records, "bijection")[0]
     made = synthetic(bijection, "transformer", [0.2, 0.4], **usual) + synthetic(bijection, "mlp", [0.1], **usual)
-    made += synthetic(bijection, "transformer", [0.05], steps=999)  # longer than the preset: not this table's row
+    for other in ({"steps": 999}, {"activation": "swiglu"}, {"positions": "none"}):  # not the preset's: not this row
+        made += synthetic(bijection, "transformer", [0.05], **{**usual, **other})
     made += synthetic(hmm, "transformer", [0.5], steps=999)
     assert list(at_a_glance(made).items()) == [
         (
