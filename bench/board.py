@@ -154,9 +154,8 @@ def at_a_glance(records: list[RunRecord]) -> dict[str, tuple[list[str], list[lis
     for name, members in group([r for r in records if r.status == "ok"]).items():
         if _as_in_its_preset(members[0].config):
             cells = tracks[name.track].setdefault(plain(name.task), {})
-            rows = ranked(members, str(members[0].config["horizon"]))
-            for errors, same in sorted(rows, key=lambda row: not _untouched(row[1][0].config)):
-                cells.setdefault(plain(same[0].config["arch"]), (mean(errors.values()), len(same)))
+            for arch, (errors, same) in one_row_each(members).items():
+                cells[plain(arch)] = (mean(errors.values()), len(same))
     return {track: _matrix(tasks) for track, tasks in tracks.items() if len(tasks) > 1}
 
 
@@ -245,6 +244,15 @@ def ranked(
         for same in _same_settings(records, marked)
     ]
     return sorted(rows, key=lambda row: mean(row[0].values()))
+
+
+def one_row_each(records: list[RunRecord]) -> dict[str, tuple[dict[int, float], list[RunRecord]]]:
+    """An architecture's row with the preset's own settings, and where there is none, its best."""
+    rows = ranked(records, str(records[0].config["horizon"]))
+    found: dict[str, tuple[dict[int, float], list[RunRecord]]] = {}
+    for errors, same in sorted(rows, key=lambda row: not _untouched(row[1][0].config)):
+        found.setdefault(same[0].config["arch"], (errors, same))
+    return found
 
 
 def fairness(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[list[str], list[list[str]]]:

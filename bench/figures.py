@@ -17,7 +17,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bench.board import HELD, Group, group, ranked
+from bench.board import HELD, Group, group, one_row_each
 from bench.page import palette
 from bench.records import RunRecord
 from bench.stats import interval
@@ -65,10 +65,7 @@ def _overview(shown: Rankings, signs: dict[str, Any]) -> Figure:
         trained = str(members[0].config["horizon"])
         constant = mean(r.references[trained]["best constant"]["all"]["entropy_mae"] for r in members)
         axis.axhspan(y - 0.4, y + 0.4, color="#f5f5f4", lw=0, zorder=0)
-        best: dict[str, dict[int, float]] = {}
-        for errors, same in ranked(members, trained):
-            best.setdefault(same[0].config["arch"], errors)
-        for arch, errors in best.items():
+        for arch, (errors, _) in one_row_each(members).items():
             hue, shape = signs[arch]
             lane = y + 0.7 * ((archs.index(arch) + 0.5) / len(archs) - 0.5)
             if bounds := interval(list(errors.values())):
@@ -105,17 +102,15 @@ def _entropy(shown: Rankings, signs: dict[str, Any]) -> Figure:
     used = {}
     for axis, (name, members) in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
         trained = members[0].config["horizon"]
-        best: dict[str, RunRecord] = {}
-        for _, same in ranked(members, str(trained)):
-            best.setdefault(same[0].config["arch"], same[0])
-        for record in best.values():  # who reads less was scored on other sequences, with a Bayes of their own
+        rows = {arch: same[0] for arch, (_, same) in one_row_each(members).items()}
+        for record in rows.values():  # who reads less was scored on other sequences, with a Bayes of their own
             bayes = record.by_position[longest([record])]["h_bayes"]
             axis.plot(range(1, len(bayes) + 1), bayes, color=BAYES, lw=6, solid_capstyle="round", zorder=1)
-        for arch, record in best.items():
+        for arch, record in rows.items():
             curve = record.by_position[longest([record])]["h_model"]
             axis.plot(range(1, len(curve) + 1), curve, color=signs[arch][0], lw=1.6, zorder=2)
             used[arch] = signs[arch]
-        last = max(int(longest([record])) for record in best.values())
+        last = max(int(longest([record])) for record in rows.values())
         if last > trained:
             axis.axvspan(trained + 0.5, last, color=TEXT, alpha=0.05, lw=0)
             axis.annotate("beyond training", (trained + 0.5, 1), (2, 3), xycoords=("data", "axes fraction"),
