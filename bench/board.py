@@ -109,7 +109,7 @@ def _as_in_its_preset(config: dict[str, Any]) -> bool:
     return config["horizon"] == (horizon or config["horizon"]) and config["task_params"].items() <= usual.items()
 
 
-def _untouched(config: dict[str, Any]) -> bool:
+def untouched(config: dict[str, Any]) -> bool:
     """Every setting is its preset's; supervision and horizons have tables or columns of their own."""
     preset = PRESETS.get(config["preset"])
     usual = {**USUAL, **(preset.values_for(config["task"]) if preset else {})}
@@ -250,7 +250,7 @@ def one_row_each(records: list[RunRecord]) -> dict[str, tuple[dict[int, float], 
     """An architecture's row with the preset's own settings, and where there is none, its best."""
     rows = ranked(records, str(records[0].config["horizon"]))
     found: dict[str, tuple[dict[int, float], list[RunRecord]]] = {}
-    for errors, same in sorted(rows, key=lambda row: not _untouched(row[1][0].config)):
+    for errors, same in sorted(rows, key=lambda row: not untouched(row[1][0].config)):
         found.setdefault(same[0].config["arch"], (errors, same))
     return found
 

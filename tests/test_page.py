@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import page
+from bench.board import untouched
 from bench.cli import main, make_parser
 from bench.commands import make_configs
 from bench.presets import CORE, TASKS
@@ -34,7 +35,7 @@ def published():
         if record.config["arch"] in CORE
         and record.config["task"] in TASKS
         and usual.items() <= record.config.items()
-        and "tuning" not in record.config
+        and untouched(record.config)
     ]
 
 
