@@ -73,7 +73,7 @@ _ALL = (
             "warmup": 2,
             "sequences": 64,
         },
-        by_task={"bernoulli": {"positions": "none", "bos": True}, "hmm": NEWER_BLOCK},
+        by_task={"bernoulli": {"positions": "none", "bos": True}, "hmm": {**NEWER_BLOCK, "ffn": 80}},
     ),
     Preset(
         "quick",

@@ -32,7 +32,7 @@ from tasks.base import TASKS
 from tasks.hmm import HMM
 
 PAPER = {"bijection": Geometry(6, 6, 192, 768), "hmm": Geometry(9, 8, 256, 1024)}
-NEWER = Geometry(3, 2, 32, 64, **NEWER_BLOCK)
+NEWER = Geometry(3, 2, 32, 80, **NEWER_BLOCK)
 SIZES = [Geometry(3, 2, 32, 64), Geometry(6, 3, 48, 192), Geometry(4, 4, 64, 256, "learned"), NEWER]
 
 
