@@ -254,18 +254,18 @@ def hold(folder):
         time.sleep(600)
 
 
-def kept(config, out, slow_writes, channel):
-    """A run in a process of its own, with a checkpoint every third step; says when it is in the middle of a write."""
+def kept(config, out, halted_writes, channel):
+    """A run in a process of its own, with a checkpoint every third step; may halt in the middle of every write."""
     torch.set_num_threads(1)
     fsync = os.fsync
 
-    def slow(handle):
+    def halt(handle):
         channel.send("writing")
-        time.sleep(0.05)
+        assert channel.recv() == "go on"
         fsync(handle)
 
-    if slow_writes:
-        os.fsync = slow
+    if halted_writes:
+        os.fsync = halt
     channel.send("started")
     perform(config, Plan(out, pace=Pace(steps=3, spare=0.0)), silent, silent, False)
 
@@ -284,15 +284,16 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bits(smoke, tmp_p
     for moment in range(20):
         out = tmp_path / str(moment)
         in_a_write = moment % 2 == 1
-        ours, theirs = context.Pipe(duplex=False)
+        ours, theirs = context.Pipe()
         process = context.Process(target=kept, args=(config, out, in_a_write, theirs))
         process.start()
         theirs.close()
         assert ours.recv() == "started"
         if in_a_write:
-            for _ in range(rng.randrange(1, 12)):
+            for _ in range(rng.randrange(11)):
                 assert ours.recv() == "writing"
-            time.sleep(rng.uniform(0, 0.04))
+                ours.send("go on")
+            assert ours.recv() == "writing"
         else:
             time.sleep(rng.uniform(0, length))
         process.kill()
