@@ -63,8 +63,9 @@ def eliminator() -> Transformer:
     shape = Bijection(SIZE, SIZE).shape
     width = 2 * SIZE + 1  # one-hot values, what was shown, and one that is never used
     model = Transformer(
-        shape, layers=2, heads=HEADS, head_width=SIZE, width=width, hidden=4, positions="none", backend="math"
-    )
+        shape, layers=2, heads=HEADS, head_width=SIZE, width=width, hidden=4,
+        positions="none", activation="relu2", backend="math",
+    )  # fmt: skip
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
