@@ -1,9 +1,11 @@
-"""The two figures of the README, drawn from the records: the same pictures as on the page, as SVG.
+"""The two figures of the README, drawn from the records, as SVG.
 
 overview   the error of every architecture on every task, as a share of the best constant's
 entropy    H_model against H_Bayes by position, with the training horizon marked
 
-Both show one track, that in which most tasks and architectures were run; of equal ones the larger preset.
+Both show one track, that in which most tasks and architectures were run; of equal ones the larger preset. An
+architecture stands there with the preset's own settings where it has such a row; the page, which can be asked for more,
+shows its best.
 """
 
 from __future__ import annotations
