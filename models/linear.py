@@ -45,6 +45,29 @@ from tasks.base import Shape
 TAPS = 4  # positions that a short convolution sees: the present and three before it
 
 
+class _Convolve(torch.autograd.Function):
+    """Each tap in turn, in one buffer: autograd's own way pads, multiplies and fills with zeros once a tap."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTC: Tensor, weight_4C: Tensor) -> Tensor:
+        padded, T = pad(x_BTC, (0, 0, TAPS - 1, 0)), x_BTC.shape[1]
+        ctx.save_for_backward(padded, weight_4C)
+        out = weight_4C[0] * padded[:, :T]
+        for i in range(1, TAPS):
+            out += weight_4C[i] * padded[:, i : i + T]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        (grad_BTC,), (padded, weight_4C) = grads, ctx.saved_tensors
+        T = grad_BTC.shape[1]
+        d_padded, d_weight = torch.zeros_like(padded), torch.empty_like(weight_4C)
+        for i in reversed(range(TAPS)):
+            d_weight[i] = (grad_BTC * padded[:, i : i + T]).sum((0, 1))
+            d_padded[:, i : i + T] += weight_4C[i] * grad_BTC
+        return d_padded[:, TAPS - 1 :], d_weight
+
+
 class ShortConv(nn.Module):
     """A causal convolution of each channel by itself, starting as the identity."""
 
@@ -55,19 +78,15 @@ class ShortConv(nn.Module):
         self.weight = nn.Parameter(start + 0.1 * torch.randn_like(start))
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        T = x_BTC.shape[1]
-        return self.mix([pad(x_BTC, (0, 0, TAPS - 1, 0))[:, i : i + T] for i in range(TAPS)])
-
-    def mix(self, taps: list[Tensor]) -> Tensor:
-        terms = [w_C * x for w_C, x in zip(self.weight[:, 0].unbind(1), taps, strict=True)]
-        return silu(sum(terms[1:], start=terms[0]))
+        out_BTC: Tensor = _Convolve.apply(x_BTC, self.weight[:, 0].T.contiguous())
+        return silu(out_BTC)
 
     def start(self, batch: int) -> Tensor:
         return self.weight.new_zeros(batch, TAPS - 1, self.weight.shape[0])
 
     def step(self, x_BC: Tensor, past_B3C: Tensor) -> tuple[Tensor, Tensor]:
         seen_B4C = torch.cat([past_B3C, x_BC[:, None]], dim=1)
-        return self.mix(list(seen_B4C.unbind(1))), seen_B4C[:, 1:]
+        return silu((seen_B4C * self.weight[:, 0].T).sum(1)), seen_B4C[:, 1:]
 
 
 class Mixer(nn.Module):

@@ -12,6 +12,7 @@ from bench.run import step_flops
 from bench.seeds import generator
 from models.base import POSITIONS, Geometry, count_parameters
 from models.kernels.recurrence import CHUNK, decayed_sum, decayed_sum_step, delta_rule, delta_rule_step
+from models.linear import TAPS, ShortConv
 from models.taps import record
 from tasks.base import TASKS
 from tests.test_models import make
@@ -146,3 +147,16 @@ def test_flas_kernels_take_the_arguments_that_they_are_given():
         parameters = list(inspect.signature(kernel).parameters)
         assert parameters[: len(names.split())] == names.split()
         assert "scale" in parameters
+
+
+@pytest.mark.parametrize("length", [1, 3, 15])
+def test_the_short_convolution_is_torchs_of_each_channel(length):
+    conv = ShortConv(6).double()
+    x = torch.randn(2, length, 6, dtype=torch.float64, requires_grad=True)
+    padded = torch.nn.functional.pad(x.mT, (TAPS - 1, 0))
+    expected = torch.nn.functional.silu(torch.nn.functional.conv1d(padded, conv.weight, groups=6)).mT
+    torch.testing.assert_close(conv(x), expected)
+    assert torch.autograd.gradcheck(conv, (x,))
+    (grad,) = torch.autograd.grad(conv(x).square().sum(), conv.weight)
+    (known,) = torch.autograd.grad(expected.square().sum(), conv.weight)
+    torch.testing.assert_close(grad, known)
