@@ -2,16 +2,19 @@
 
 Every run writes its own record as soon as it ends, so nothing that was finished is lost with what was not. A record
 that is there already is not run again; one that failed is; one that was interrupted goes on from its checkpoint. A run
-that another process is at is left until last, and then waited for.
+that another process is at is left until last, and then waited for. One that is to start over is forgotten when its turn
+comes, not before.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import signal
 import time
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,7 +28,7 @@ from bench.checkpoint import PACE, Keeper, Pace
 from bench.config import RunConfig
 from bench.device import cores, describe
 from bench.lock import lock
-from bench.log import Log
+from bench.log import Log, read_events
 from bench.progress import View
 from bench.records import SCHEMA, BadRecord, CannotWrite, RunRecord, read, write
 from bench.run import run_one
@@ -52,6 +55,7 @@ class Plan:
     memory: int = 0  # bytes of one run, on Ray
     pace: Pace = PACE
     snapshots: int = 0  # of the weights of each run, kept beside its record
+    command: str = field(default_factory=lambda: uuid.uuid4().hex)  # a name of its own: see started_over
 
 
 class Outcome(NamedTuple):
@@ -65,9 +69,7 @@ def run_all(configs: list[RunConfig], plan: Plan, console: Console) -> list[RunR
     with View(len(configs), console, plan.verbose) as view:
         waiting = []
         for config in configs:
-            if plan.fresh:
-                start_over(config, plan.out, view)
-            if record := existing(config, plan.out, view):
+            if not plan.fresh and (record := existing(config, plan.out, view)):
                 finished[config.id()] = record
                 Keeper(config, (plan.out / record.path).parent).remove()  # if a kill came between record and removal
                 view.finished(config, record, f"already in {plan.out / record.path}")
@@ -95,6 +97,9 @@ def perform(
         with lock(folder, config.id()) as owner:
             if owner is None:
                 return _perform_locked(config, plan, folder, report, say)
+        if plan.fresh:
+            say(f"  {config.id()} is not started over: {owner} is at it")
+            plan = replace(plan, fresh=False)
         if not patient:
             return Outcome(None, owner)
         time.sleep(POLL_SECONDS)
@@ -106,6 +111,8 @@ def _perform_locked(
 ) -> Outcome:
     keeper = Keeper(config, folder, say, plan.pace, plan.snapshots)
     path = folder / f"{config.id()}.json"
+    if plan.fresh and not started_over(path.with_suffix(".events.jsonl"), plan):
+        start_over(config, path)
     try:
         record = read(path)
         if record.status == "ok":  # by a process that was faster
@@ -124,7 +131,7 @@ def _perform_locked(
         report(progress)
 
     keeper.say = tell
-    log.add("started", config=config.to_json())
+    log.add("started", config=config.to_json(), command=plan.command)
     try:
         record, weights = run_one(config, stepped, keeper)
     except stop.Stopped:
@@ -137,17 +144,24 @@ def _perform_locked(
     return Outcome(record, f"wrote {path}")
 
 
-def start_over(config: RunConfig, out: Path, view: View) -> None:
-    """Forget a run: its record, its weights, its checkpoints and snapshots."""
-    folder = out / config.task / config.arch
-    with lock(folder, config.id()) as owner:
-        if owner is not None:
-            view.say(f"  {config.id()} is not started over: {owner} is at it")
-            return
-        Keeper(config, folder).remove()
+def started_over(events: Path, plan: Plan) -> bool:
+    """Whether this very command did it: then Ray has moved the run from a machine that was lost, and it goes on."""
+    first = next(read_events(events), None)
+    return first is not None and first[0].get("command") == plan.command
+
+
+def start_over(config: RunConfig, record: Path) -> None:
+    """Forget a run whose lock is ours: its record, its weights, its checkpoints and snapshots, and its report."""
+    report = record.with_suffix("")
+    try:
+        Keeper(config, record.parent).remove()
         for suffix in (".json", ".safetensors", ".events.jsonl"):
-            (folder / f"{config.id()}{suffix}").unlink(missing_ok=True)
-        snapshots.remove(folder / f"{config.id()}.json")
+            record.with_suffix(suffix).unlink(missing_ok=True)
+        snapshots.remove(record)
+        if report.exists():
+            shutil.rmtree(report)
+    except OSError as error:
+        raise CannotWrite(f"cannot remove {error.filename}: {error.strerror or error}") from error
 
 
 def existing(config: RunConfig, out: Path, view: View) -> RunRecord | None:
@@ -168,6 +182,8 @@ def existing(config: RunConfig, out: Path, view: View) -> RunRecord | None:
 def _run_here(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, RunRecord]:
     finished: dict[str, RunRecord] = {}
     for patient in (False, True):
+        if patient:
+            plan = replace(plan, fresh=False)  # what another process was at is not started over
         for config in configs:
             if config.id() in finished:
                 continue
@@ -216,8 +232,9 @@ def _run_beside(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, R
             while (waiting or aside) and len(workers) < jobs and not ending:
                 config, patient = (waiting or aside).pop()
                 ours, theirs = context.Pipe(duplex=False)
+                own = replace(plan, fresh=plan.fresh and not patient)  # what another was at is not started over
                 process = context.Process(
-                    target=_work, args=(config, plan, patient, threads, theirs), daemon=True
+                    target=_work, args=(config, own, patient, threads, theirs), daemon=True
                 )  # fmt: skip
                 process.start()
                 theirs.close()

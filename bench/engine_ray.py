@@ -17,7 +17,7 @@ import torch
 
 from bench import stop
 from bench.config import RunConfig
-from bench.engine import POLL_SECONDS, Outcome, Plan, lost, perform
+from bench.engine import POLL_SECONDS, Outcome, Plan, lost, perform, started_over
 from bench.log import read_events
 from bench.progress import View
 from bench.records import RunRecord, write
@@ -43,14 +43,14 @@ def run_on_ray(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, Ru
         while (waiting and stop.asked() is None) or running:
             while waiting and len(running) < plan.jobs and stop.asked() is None:
                 config = waiting.pop()
-                seen[config.id()] = _size(_events(config, plan.out))
+                seen.setdefault(config.id(), 0 if plan.fresh else _size(_events(config, plan.out)))
                 running[task.remote(config, plan)] = config
             if stop.asked() is not None:
                 for reference in running:
                     ray.cancel(reference, force=False)  # as Ctrl-C there: finish the step, keep it
             done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for config in running.values():
-                seen[config.id()] = _show(config, plan.out, view, seen[config.id()])
+                seen[config.id()] = _show(config, plan, view, seen[config.id()])
             for reference in done:
                 config = running.pop(reference)
                 try:
@@ -130,9 +130,12 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _show(config: RunConfig, out: Path, view: View, place: int) -> int:
+def _show(config: RunConfig, plan: Plan, view: View, place: int) -> int:
     """Tell the view what the run's log has to say since the last look."""
-    for event, following in read_events(_events(config, out), place):
+    path = _events(config, plan.out)
+    if plan.fresh and place == 0 and not started_over(path, plan):
+        return 0  # the log of the run that is to be forgotten
+    for event, following in read_events(path, place):
         place = following
         if event.get("event") == "started":
             view.started(config)

@@ -1,20 +1,24 @@
 """Nothing is lost: a run that was interrupted, however, ends as if it had not been."""
 
+import contextlib
+import io
 import json
 import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
 import torch
+from rich.console import Console
 
 from bench import checkpoint, stop
 from bench.checkpoint import BadCheckpoint, Keeper, Pace, parse
-from bench.engine import PRELOAD, Plan, perform
+from bench.engine import PRELOAD, Plan, perform, run_all
 from bench.lock import lock
 from bench.records import CannotWrite
 from bench.run import make_model, run_one
@@ -327,6 +331,52 @@ def test_the_event_log_tells_the_story(smoke, tmp_path, often):
     assert kinds == ["started", *["step"] * 5, "stopped", "started", "continued", *["step"] * 7, "finished"]
     assert [event["step"] for event in events if event["event"] == "step"] == list(range(1, 13))
     assert {"time", "loss", "lr", "entropy_mae"} <= events[1].keys()
+
+
+def test_a_run_starts_over_once_a_command(smoke, tmp_path):
+    """As on Ray, which gives a run whose machine was lost to another: there it goes on."""
+    config = smoke(steps=12)
+    whole, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    plan = Plan(tmp_path, fresh=True)
+
+    def signalled(progress):
+        if progress.step == 5:
+            stop.ask(signal.SIGTERM)
+
+    with stop.watched(aloud=False), pytest.raises(stop.Stopped):
+        perform(config, plan, signalled, silent, False)
+    assert not (tmp_path / whole.path).exists()
+    said = []
+    record, _ = perform(config, plan, silent, said.append, False)
+    assert "at step 5 of 12" in said[0]
+    assert result(record) == result(whole)
+    assert perform(config, plan, silent, silent, False).where.startswith("already in")
+    assert perform(config, Plan(tmp_path, fresh=True), silent, silent, False).where.startswith("wrote")
+
+
+def test_a_run_that_another_process_is_at_is_not_started_over(smoke, tmp_path):
+    config = smoke(steps=2)
+    record, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    path = tmp_path / record.path
+    before = path.stat().st_mtime_ns
+    holding, told = contextlib.ExitStack(), io.StringIO()
+    assert holding.enter_context(lock(path.parent, config.id())) is None
+    release = threading.Timer(0.5, holding.close)
+    release.start()
+    run_all([config], Plan(tmp_path, fresh=True), Console(file=told, width=300))
+    release.join()
+    assert f"{config.id()} is not started over: process {os.getpid()} on " in told.getvalue()
+    assert "already in" in told.getvalue()
+    assert path.stat().st_mtime_ns == before
+
+
+def test_what_cannot_be_forgotten_is_one_line(smoke, tmp_path, monkeypatch):
+    config = smoke(steps=2)
+    record, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    report = (tmp_path / record.path).with_suffix("")
+    report.write_text("not a folder")
+    with pytest.raises(CannotWrite, match=f"cannot remove .*{config.id()}: Not a directory"):
+        perform(config, Plan(tmp_path, fresh=True), silent, silent, False)
 
 
 @pytest.mark.parametrize("cost", [0.001, 0.5, 20.0])

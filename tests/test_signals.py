@@ -66,6 +66,36 @@ def test_a_signal_keeps_every_run_under_way_and_the_command_goes_on(tmp_path, nu
         assert not list(tmp_path.rglob("*.checkpoint-*"))
 
 
+def test_fresh_forgets_no_run_before_its_turn(tmp_path):
+    words = [
+        "--arch",
+        "mlp-pointwise",
+        "--task",
+        "bijection",
+        "--seeds",
+        "4",
+        "--jobs",
+        "2",
+        "--set",
+        "steps=400",
+        *FEW,
+    ]
+    process = start(tmp_path, *words)
+    assert process.wait(timeout=200) == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+    assert len(before) == 4
+    process = start(tmp_path, *words, "--fresh")
+    deadline = time.monotonic() + 120
+    while all(path.exists() for path in before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "the same command without --fresh goes on from there" in err
+    untouched = [path for path, time in before.items() if path.exists() and path.stat().st_mtime_ns == time]
+    assert len(untouched) in (2, 3)  # of the two that were under way, both or one had begun
+
+
 def test_two_commands_in_one_folder_lose_and_tear_nothing(tmp_path):
     words = ["--arch", "mlp-pointwise", "mlp", "--task", "bijection", "--seeds", "25", "--jobs", "1"]
     both = [start(tmp_path, *words, "--set", "steps=2", *FEW) for _ in range(2)]
