@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -165,6 +166,9 @@ def check(config: RunConfig) -> None:
         raise BadInput(f"width {config.width} cannot be divided among {config.heads} heads")
     if config.positions == "rope" and config.width // config.heads % 2:
         raise BadInput(f"rope needs an even head width, not {config.width // config.heads}")
+    for name, value in {**asdict(config), **config.task_params}.items():  # JSON, and so a record, has no others
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadInput(f"{name} must be a finite number, not {value}")
     try:
         with torch.device("meta"):
             config.make_model()  # the task's own parameters, and the budget

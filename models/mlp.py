@@ -1,13 +1,14 @@
 """Deep residual MLPs: no attention, no recurrence, the same number of parameters.
 
-    prefix   every position's embedding, flattened: header slots as they stand, then the steps newest first
+    prefix   every position's embedding, flattened: header slots as they stand, then the steps oldest first
     x = linear(prefix)
     x = x + down(activate(up(norm(x))))     each block: two layers
     logits = head(norm(x))
 
-`mlp` reads the whole causal prefix, so it can in principle compute any of these posteriors; newest first, so that the
-present always stands in the same slot. It cannot read a sequence longer than those it was built for. `mlp-pointwise`
-reads the present position alone: the context-free control that published MLP numbers correspond to.
+`mlp` reads the whole causal prefix, so it can in principle compute any of these posteriors; slots before the first
+step are zero, so that the present always stands in the same slot, the last. It cannot read a sequence longer than those
+it was built for. `mlp-pointwise` reads the present position alone: the context-free control that published MLP numbers
+correspond to.
 """
 
 from __future__ import annotations

@@ -64,7 +64,12 @@ class Bijection:
         return free_BKV / free_BKV.sum(-1, keepdim=True)
 
 
-@TASKS.add("bijection-revisit", version=1, primitive="binding")
+@TASKS.add(
+    "bijection-revisit",
+    version=1,
+    primitive="binding",
+    note="The same with keys that may return: recall the value of one seen before, else eliminate.",
+)
 @dataclass(frozen=True)
 class BijectionRevisit(Bijection):
     def max_horizon(self) -> int | None:

@@ -2,15 +2,16 @@
 
 import copy
 import json
+import math
 import random
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pytest
 import torch
 
 from bench.checkpoint import BadCheckpoint, Keeper, check_fit, pack, parse, put, seal
-from bench.config import check, compose, parse_settings
+from bench.config import RunConfig, check, compose, parse_settings
 from bench.records import BadRecord, parse_config, read
 from bench.records import parse as parse_record
 from bench.registry import BadInput
@@ -21,6 +22,7 @@ ODD = [
     None, True, False, 0, -1, 1, 2, 1e308, -0.5, 10**30, 2**63, "", "hmm", "../../etc/passwd", "__import__('os')",
     "\x00", "é" * 300, [], [[]], [1, "a"], {}, {"a": {}}, [10**9], "NaN", {"__class__": "os.system"}, [None] * 50,
 ]  # fmt: skip
+ENDLESS = [math.nan, math.inf, -math.inf]  # a command line can say them, JSON cannot
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +31,9 @@ def config():
     return compose("smoke", "mlp-pointwise", "hmm", 0, "cpu", few)
 
 
-def mutate(tree, rng):
+def mutate(tree, rng, odd=ODD):
     """One to three changes anywhere in a tree of plain values."""
-    tree = copy.deepcopy(tree)
+    tree, odd = copy.deepcopy((tree, odd))  # a later change may fall into what an earlier one put there
     for _ in range(rng.randint(1, 3)):
         node = tree
         while True:
@@ -44,13 +46,13 @@ def mutate(tree, rng):
                 continue
             what = rng.random()
             if what < 0.6:
-                node[key] = rng.choice(ODD)
+                node[key] = rng.choice(odd)
             elif what < 0.8 and isinstance(node, dict):
                 del node[key]
             elif isinstance(node, dict):
-                node[rng.choice(["new", "", "schema", "id", "lr"])] = rng.choice(ODD)
+                node[rng.choice(["new", "", "schema", "id", "lr"])] = rng.choice(odd)
             else:
-                node.insert(key, rng.choice(ODD))
+                node.insert(key, rng.choice(odd))
             break
     return tree
 
@@ -85,14 +87,35 @@ def tried(read_it, refusals):
 def test_mutated_configs_are_accepted_or_refused(config):
     rng = random.Random(0)
     accepted = 0
+
+    def use(data):
+        read = parse_config(data)
+        check(read)
+        written(read)
+
     for _ in range(250):
-        data = mutate(config.to_json(), rng)
-        accepted += tried(lambda data=data: check(parse_config(data)), (BadRecord, BadInput))
+        data = mutate(config.to_json(), rng, [*ODD, *ENDLESS])
+        accepted += tried(lambda data=data: use(data), (BadRecord, BadInput))
     assert 0 < accepted < 125
     for _ in range(150):
         key = rng.choice([*config.to_json(), "states", "size", "", "a.b"])
-        words = [f"{key}{rng.choice(['=', '', '=='])}{rng.choice(ODD)}"]
-        tried(lambda words=words: compose("smoke", "mlp", "hmm", 0, "cpu", parse_settings(words)), BadInput)
+        words = [f"{key}{rng.choice(['=', '', '=='])}{rng.choice([*ODD, *ENDLESS])}"]
+        tried(lambda words=words: written(compose("smoke", "mlp", "hmm", 0, "cpu", parse_settings(words))), BadInput)
+
+
+@pytest.mark.parametrize(("task", "name"), [("regression", "noise"), ("hmm-sticky", "relaxation"), ("bernoulli", "a")])
+def test_every_number_of_an_accepted_config_is_finite(task, name):
+    numbers = [f.name for f in fields(RunConfig) if f.type == "float"]
+    assert {"lr", "weight_decay", "clip"} <= set(numbers)
+    for key in (name, *numbers):
+        for value in ENDLESS:
+            with pytest.raises(BadInput, match=f"{key} must "):
+                compose("smoke", "mlp", task, 0, "cpu", {key: value})
+
+
+def written(config):
+    """As a record has it."""
+    return json.dumps(config.to_json(), allow_nan=False)
 
 
 def test_mutated_records_are_accepted_or_refused(config, tmp_path):
