@@ -1,9 +1,9 @@
 """Records to tables: pure functions, nothing is repaired on the way.
 
 One table for each task, preset, supervision and device; none of these is ever mixed in one ranking. Rows are ranked by
-entropy MAE at the training horizon; reference predictors stand in the same order, without a rank. A second, small table
-says what each row was given: parameters, state, arithmetic, data, tuning. At the end the tasks are gathered by the
-primitive of inference that they ask for.
+entropy MAE at the training horizon, if their KL says that they know anything; reference predictors stand in the same
+order, without a rank. A second, small table says what each row was given: parameters, state, arithmetic, data, tuning.
+At the end the tasks are gathered by the primitive of inference that they ask for.
 """
 
 from __future__ import annotations
@@ -30,42 +30,47 @@ LEGEND = """\
 All errors are in bits, against the exact posterior; lower is better.
 
 - **MAE**: mean of |H_model - H_Bayes| over sequences and positions. It ranks the rows.
-- **KL**: KL(Bayes ‖ model). Entropy can be right for a wrong distribution, KL cannot.
+- **KL**: KL(Bayes ‖ model). Entropy can be right for a wrong distribution, KL cannot: a row whose KL is not below the
+  uniform predictor's has no rank (-).
 - **curve**: the entropies averaged over sequences before the absolute value, as the paper's formula reads. Opposite
   errors cancel, so it is shown to compare with published numbers and never ranks.
 - **new**: the positions beyond the training horizon alone.
 - **memory**: the window W at which the exact filter that saw only the last W observations makes the same error.
-- *Italics*: reference predictors, computed on the same sequences; *best constant* is the best score of one who reads
-  nothing.
-- [low, high]: 95 % interval of the mean over seeds (bootstrap); with one seed there is none. Rows that overlap the
+- *Italics*: reference predictors, computed on the same sequences; *best constant* has the best MAE of all that say
+  the same everywhere, and is shown for that alone.
+- name=value: behind an architecture, a setting that is not its preset's; a row without any has them all.
+- [low, high]: 95 % interval of the mean over seeds (Student's t); with one seed there is none. Rows that overlap the
   best of their rank share it.
 - **p**: paired sign-flip test against the row above, on the seeds that both have.
 - **state**: bytes carried from one position to the next, at the training length, in float32.
 - **FLOPs**: forward and backward passes of the whole training, by torch's counter.
 - **Time to accuracy**: the first look at a run, of at least twenty, at which its MAE on the watched sequences was no
   larger; seconds of training, steps and FLOPs so far.
+- **seconds**: by the clock, on machines that other work shared and that differ from row to row: they tell minutes from
+  hours, and order nothing. Steps and FLOPs do.
 - **tuning**: learning rates tried for this row, on a seed of its own; *untuned* rows use the preset's.
 - n/a: the task has no such length, or the architecture cannot read it.
 - (self-reported): sent in by others, and not verified yet.
 - A `+` after a commit: the code had uncommitted changes.
 
 What counts, and why, is in [RULES.md](RULES.md)."""
-# A primitive is held on a task at an error below this share of the best constant's, the score of one who reads nothing;
-# below the second share it is partly there.
+# A primitive is held on a task at an error below this share of the best constant's, and a KL below this share of the
+# uniform predictor's; below the second share it is partly there.
 HELD, PARTLY = 0.05, 0.5
 PRIMITIVES = ("accumulation", "transport", "binding")
 GOALS = (0.1, 0.03, 0.01, 0.003)  # bits
-LONG = 16  # observations
+LONG, CLEARLY = 16, 0.95  # observations, and the share of that window's error that shows more of them
 COSTS = ("seeds", "parameters", "steps", "seconds", "peak memory", "device", "commit")
 
 PRIMITIVES_LEGEND = (
-    "Error at the training horizon as a share of the best constant's, on every task of a primitive that was run; its "
-    f"weakest task decides. **Held**: below {HELD:.0%}. Partly: below {PARTLY:.0%}."
+    "MAE at the training horizon as a share of the best constant's, or KL as a share of the uniform predictor's, "
+    "whichever is larger, on every task of a primitive that was run with the preset's own settings; the weakest task "
+    f"decides. **Held**: below {HELD:.0%}. Partly: below {PARTLY:.0%}."
 )
 
 GLANCE_LEGEND = (
-    "MAE at the training horizon in bits, and the number of seeds: of an architecture's row with the preset's own "
-    "settings, and where there is none, of its best. The best of a task is bold."
+    "MAE at the training horizon in bits, and the number of seeds. The best of a task is bold. Where an architecture "
+    "has no row with the preset's own settings, its best one stands there with a dagger (†): it does not compare."
 )
 
 
@@ -88,8 +93,10 @@ def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
     groups: dict[Group, list[RunRecord]] = defaultdict(list)
     for record in records:
         c = record.config
-        given = {**c["task_params"], **({"horizon": c["horizon"]} if c["horizon"] != _usual_horizon(c) else {})}
-        task = " ".join([c["task"], *(f"{name}={value}" for name, value in sorted(given.items()))])
+        usual = preset_values(c)
+        given = {**c["task_params"], "horizon": c["horizon"]}
+        unusual = (f"{name}={value}" for name, value in sorted(given.items()) if usual.get(name) != value)
+        task = " ".join([c["task"], *unusual])
         groups[Group(printable(task), c["preset"], c["supervision"], c["device"])].append(record)
     return dict(sorted(groups.items(), key=_place))
 
@@ -102,24 +109,22 @@ def _place(item: tuple[Group, list[RunRecord]]) -> tuple[Any, ...]:
     return tasks.get(name.task.split()[0], len(tasks)), name.task.split()[0], size, name
 
 
-def _as_in_its_preset(config: dict[str, Any]) -> bool:
+def _is_the_presets(name: Group) -> bool:
+    """A task with other parameters than its preset's is another task, and says so in its name."""
+    return name.preset in PRESETS and " " not in name.task
+
+
+def preset_values(config: dict[str, Any]) -> dict[str, Any]:
+    """What its preset says of this task; nothing for a preset that we do not have."""
     preset = PRESETS.get(config["preset"])
-    usual = {} if preset is None else preset.values_for(config["task"])
-    horizon = _usual_horizon(config)
-    return config["horizon"] == (horizon or config["horizon"]) and config["task_params"].items() <= usual.items()
+    return {**USUAL, **preset.values_for(config["task"])} if preset else {}
 
 
 def untouched(config: dict[str, Any]) -> bool:
     """Every setting is its preset's; supervision and horizons have tables or columns of their own."""
-    preset = PRESETS.get(config["preset"])
-    usual = {**USUAL, **(preset.values_for(config["task"]) if preset else {})}
+    usual = preset_values(config)
     told = {k: v for k, v in {**USUAL, **config}.items() if k in usual and k not in ("supervision", "horizons")}
-    return preset is not None and all(usual[k] == v for k, v in told.items())
-
-
-def _usual_horizon(config: dict[str, Any]) -> int | None:
-    preset = PRESETS.get(config["preset"])
-    return None if preset is None else preset.values_for(config["task"])["horizon"]
+    return bool(usual) and all(usual[k] == v for k, v in told.items())
 
 
 def render(records: list[RunRecord], reported: Sequence[RunRecord] = ()) -> str:
@@ -150,27 +155,38 @@ def render(records: list[RunRecord], reported: Sequence[RunRecord] = ()) -> str:
 
 def at_a_glance(records: list[RunRecord]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """By preset, supervision and device, where there are several tasks: architectures by tasks, and what is missing."""
-    tracks: dict[str, dict[str, dict[str, tuple[float, int]]]] = defaultdict(dict)
+    tracks: dict[str, dict[str, dict[str, Cell]]] = defaultdict(dict)
     for name, members in group([r for r in records if r.status == "ok"]).items():
-        if _as_in_its_preset(members[0].config):
+        if _is_the_presets(name):
             cells = tracks[name.track].setdefault(plain(name.task), {})
             for arch, (errors, same) in one_row_each(members).items():
-                cells[plain(arch)] = (mean(errors.values()), len(same))
+                cells[plain(arch)] = Cell(mean(errors.values()), len(same), untouched(same[0].config))
     return {track: _matrix(tasks) for track, tasks in tracks.items() if len(tasks) > 1}
 
 
-def _matrix(tasks: dict[str, dict[str, tuple[float, int]]]) -> tuple[list[str], list[list[str]]]:
+class Cell(NamedTuple):
+    error: float
+    seeds: int
+    comparable: bool  # with the preset's own settings
+
+    def told(self, best: float | None) -> str:
+        error = _number(self.error)
+        if not self.comparable:
+            error += "†"
+        elif self.error == best:
+            error = f"**{error}**"
+        return f"{error} ({self.seeds})"
+
+
+def _matrix(tasks: dict[str, dict[str, Cell]]) -> tuple[list[str], list[list[str]]]:
     archs = dict.fromkeys(arch for cells in tasks.values() for arch in cells)  # in the order of the first task
-    best = [min(cells.values())[0] for cells in tasks.values()]
+    best = [min((c.error for c in cells.values() if c.comparable), default=None) for cells in tasks.values()]
 
-    def cell(measured: tuple[float, int] | None, least: float) -> str:
-        if measured is None:
-            return "missing"
-        error, seeds = measured
-        return (f"**{_number(error)}**" if error == least else _number(error)) + f" ({seeds})"
+    def row(arch: str) -> list[str]:
+        mine = [cells.get(arch) for cells in tasks.values()]
+        return [cell.told(least) if cell else "missing" for cell, least in zip(mine, best, strict=True)]
 
-    rows = [[arch, *map(cell, (cells.get(arch) for cells in tasks.values()), best)] for arch in archs]
-    return ["architecture", *tasks], rows
+    return ["architecture", *tasks], [[arch, *row(arch)] for arch in archs]
 
 
 def _markdown(header: list[str], rows: list[list[str]]) -> str:
@@ -202,9 +218,8 @@ def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[lis
     several = any(len(same) > 1 for same in _same_settings(records, marked))
     header += ["p"] if several else []
     runs = ranked(records, trained, marked)
-    ranks = shared_ranks([list(errors.values()) for errors, _ in runs])
     rows: list[tuple[float, bool, list[str]]] = []
-    for place, (rank, (errors, same)) in enumerate(zip(ranks, runs, strict=True)):
+    for place, (rank, (errors, same)) in enumerate(zip(ranks(runs, trained), runs, strict=True)):
         error = mean(errors.values())
         cells = _errors([record.metrics for record in same], trained, longer)
         cells += [effective_memory(error, same[0].references[trained]) or ""] if memories else []
@@ -213,11 +228,13 @@ def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[lis
             p = paired_p(runs[place - 1][0], errors) if place else None
             cells.append("" if p is None else f"{p:.2g}")
         mark = " (self-reported)" * (same[0].id in marked)
-        rows.append((error, True, [str(rank), plain(row_name(same[0], records)) + mark, *cells]))
+        rows.append((error, True, [str(rank or "-"), plain(row_name(same[0], records)) + mark, *cells]))
     for name in references:
         trees = [{k: at_k and at_k[name] for k, at_k in record.references.items()} for record in own]
         error = mean(tree[trained]["all"]["entropy_mae"] for tree in trees)
         cells = ["", f"*{plain(name)}*", *_errors(trees, trained, longer, spread=False)]
+        if name == "best constant":  # of MAE: its KL and its curve are those of no best
+            cells[3:5] = ["", ""]
         rows.append((error, False, cells + [""] * (len(header) - len(cells))))
     return header, [row for _, _, row in sorted(rows, key=lambda row: (row[0], row[1]))]
 
@@ -230,7 +247,7 @@ def _long_memory(records: list[RunRecord], marked: Set[str]) -> list[str]:
     beyond = [
         plain(row_name(same[0], records))
         for errors, same in ranked(records, trained, marked)
-        if mean(errors.values()) < same[0].references[trained][window]["all"]["entropy_mae"]
+        if mean(errors.values()) < CLEARLY * same[0].references[trained][window]["all"]["entropy_mae"]
     ]
     return [f"Memory beyond {LONG} observations: {', '.join(beyond) or 'no row has it'}."]
 
@@ -244,6 +261,19 @@ def ranked(
         for same in _same_settings(records, marked)
     ]
     return sorted(rows, key=lambda row: mean(row[0].values()))
+
+
+def ranks(runs: list[tuple[dict[int, float], list[RunRecord]]], trained: str) -> list[int | None]:
+    """Of rows from the best on; none for one that knows no more than the uniform predictor, whatever its entropies."""
+    informed = [_mean_of(same, trained, "kl") < _mean_of(same, trained, "kl", "uniform") for _, same in runs]
+    shared = iter(shared_ranks([[*errors.values()] for (errors, _), ok in zip(runs, informed, strict=True) if ok]))
+    return [next(shared) if ok else None for ok in informed]
+
+
+def _mean_of(records: list[RunRecord], k: str, metric: str, reference: str | None = None) -> float:
+    """Over seeds: of the models, or of a reference predictor on their sequences."""
+    trees = [r.references[k][reference] if reference else r.metrics[k] for r in records]
+    return mean(tree["all"][metric] for tree in trees)
 
 
 def one_row_each(records: list[RunRecord]) -> dict[str, tuple[dict[int, float], list[RunRecord]]]:
@@ -300,19 +330,23 @@ def _reached(records: list[RunRecord], goal: float) -> str:
 
 
 def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
-    """Error over the best constant's: by preset, supervision and device, then architecture, primitive and task."""
+    """Error over that of a predictor that reads nothing, of the two that are measured the larger share: by preset,
+    supervision and device, then architecture, primitive and task."""
     tables: dict[str, dict[str, dict[str, dict[str, float]]]] = defaultdict(lambda: defaultdict(dict))
     for name, members in group([r for r in records if r.status == "ok"]).items():
         config = members[0].config
         primitive = TASKS.facts(config["task"]).get("primitive")
-        if primitive is None or not _as_in_its_preset(config):  # a task with other parameters is another task
+        if primitive is None or not _is_the_presets(name):
             continue
         trained = str(members[0].config["horizon"])
-        constant = mean(r.references[trained]["best constant"]["all"]["entropy_mae"] for r in members)
-        for errors, same in ranked(members, trained):
-            shares = tables[name.track]
-            tasks = shares[same[0].config["arch"]].setdefault(primitive, {})
-            tasks.setdefault(config["task"], mean(errors.values()) / constant)  # the best of its rows comes first
+        for arch, (errors, same) in one_row_each(members).items():
+            if untouched(same[0].config):
+                floors = [r.references[trained] for r in same]
+                error = mean(errors.values()) / mean(f["best constant"]["all"]["entropy_mae"] for f in floors)
+                kl = mean(r.metrics[trained]["all"]["kl"] for r in same) / mean(
+                    f["uniform"]["all"]["kl"] for f in floors
+                )
+                tables[name.track][arch].setdefault(primitive, {})[config["task"]] = max(error, kl)
     return {track: dict(sorted(archs.items())) for track, archs in tables.items()}
 
 
@@ -420,10 +454,16 @@ def _same_settings(records: list[RunRecord], marked: Set[str]) -> list[list[RunR
 
 
 def row_name(record: RunRecord, records: list[RunRecord]) -> str:
-    """The architecture, and whatever sets this row apart from others of the same architecture."""
+    """The architecture, and every setting that is not its preset's, or sets it apart from its like in other ways."""
     rivals = [{**USUAL, **r.config} for r in records if r.config["arch"] == record.config["arch"]]
-    told = {k: v for k, v in {**USUAL, **record.config}.items() if k not in ("seed", "tuning")}
-    apart = [f"{k}={v}" for k, v in told.items() if any(c[k] != v for c in rivals)]
+    usual = preset_values(record.config)
+    elsewhere = ("seed", "tuning", "supervision", "horizon")  # in columns of their own, or in the table's title
+    told = {k: v for k, v in {**USUAL, **record.config}.items() if k not in elsewhere}
+    apart = [
+        f"{k}={v}"
+        for k, v in told.items()
+        if (usual[k] != v if k in usual and k != "horizons" else any(c[k] != v for c in rivals))
+    ]
     if "tuning" in record.config and not all(c["tuning"] for c in rivals):
         apart.append("tuned")
     return printable(" ".join([record.config["arch"], *apart]))

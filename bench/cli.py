@@ -26,8 +26,10 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
+    again = "the same command"
     try:
         options = make_parser().parse_args(arguments)
+        again += " without --fresh" * getattr(options, "fresh", False)  # with it, what was kept would be forgotten
         from bench import commands  # torch and all that stand on it: not for a --help or a misspelt option
 
         return commands.COMMANDS[options.command](options, console)
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as end:
         kept = "every run under way at its last step" if isinstance(end, stop.Stopped) else "others at their checkpoint"
-        print(f"bench: stopped; finished runs are kept, {kept}; the same command goes on from there", file=sys.stderr)
+        print(f"bench: stopped; finished runs are kept, {kept}; {again} goes on from there", file=sys.stderr)
         return 128 + (end.number if isinstance(end, stop.Stopped) else signal.SIGINT)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left: nothing to say, and nobody to say it to
@@ -66,7 +68,8 @@ def make_parser() -> Parser:
     run.add_argument("--preset", default="quick", metavar="P",
                      help=f"{', '.join(PRESETS)}, or auto: paper on a GPU, else quick (default: quick)")  # fmt: skip
     run.add_argument("--seeds", type=int, metavar="N", help="seeds 0..N-1 (default: the preset's)")
-    run.add_argument("--supervision", nargs="+", metavar="S", help="posterior, sampled or both (default: the preset's)")
+    run.add_argument("--supervision", nargs="+", metavar="S",
+                     help="one or more of posterior, sampled: a run each (default: the preset's)")  # fmt: skip
     run.add_argument("--device", default="auto", metavar="D", help="auto, cpu or cuda (default: auto)")
     run.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one a core on a CPU, else 1)")
     run.add_argument("--tune", action="store_true", help="search the learning rate first, alike for every architecture")
@@ -86,8 +89,9 @@ def make_parser() -> Parser:
 
     show = command("board", "show records, and write them as a Markdown leaderboard or a site",
                    "bench board --runs leaderboard/runs --out leaderboard/README.md --check")  # fmt: skip
-    show.add_argument("--runs", type=Path, default=RESULTS, metavar="DIR", help=f"records (default: {RESULTS})")
-    show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the folder of the records")
+    show.add_argument("--runs", nargs="+", type=Path, default=[RESULTS], metavar="DIR",
+                      help=f"records, each run counted once (default: {RESULTS})")  # fmt: skip
+    show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the first of these folders")
     show.add_argument("--html", type=Path, metavar="DIR", help="also write a site to look at: open DIR/index.html")
     show.add_argument("--figures", action="store_true", help="also draw its two figures beside it: overview, entropy")
     show.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE",

@@ -60,11 +60,17 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
             console.print(f"tuning first: {len(GRID)} learning rates a row, on a seed of its own", highlight=False)
             configs = tune(configs, plan, console)
         results = engine.run_all(configs, plan, console)
-    code = show_board(results, console, options.out)
+    terminal.show(results, console, pictures=True)
+    print(
+        "\nErrors in bits against the exact posterior. Rows without a rank are references; -: no better than guessing."
+    )
+    good = [record for record in results if record.status == "ok"]
+    failed = len(good) < len(results)
     if options.report:
-        for record in (record for record in results if record.status == "ok"):
-            code = max(code, write_report(options.out / record.path, None, console))
-    return code
+        for record in good:
+            failed |= write_report(options.out / record.path, None, console) > 0
+    write_board(options.out, console)  # after the reports: the claims are read from them
+    return 1 if failed else 0
 
 
 def where(options: argparse.Namespace) -> tuple[str, str]:
@@ -87,23 +93,30 @@ def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Pla
     )  # fmt: skip
 
 
-def show_board(results: list[records.RunRecord], console: Console, out: Path) -> int:
-    terminal.show(results, console, pictures=True)
-    print("\nErrors in bits against the exact posterior; rows without a rank are references.")
-    found, reported = read_records(out)[:2]
-    for path, text in pages(out, out / "leaderboard.md", found, reported).items():
+def write_board(out: Path, console: Console) -> None:
+    found, reported = read_records([out])[:2]
+    for path, text in pages([out], out / "leaderboard.md", found, reported).items():
         records.write_whole(path, text.encode())
         console.print(f"wrote {path}, from all {len(found)} records in {out}", highlight=False, soft_wrap=True)
-    return 1 if any(record.status != "ok" for record in results) else 0
 
 
-def read_records(folder: Path) -> tuple[list[records.RunRecord], list[records.RunRecord], bool]:
-    """Our own records, those that others report, and whether any file was skipped, which is said."""
-    found, problems = records.read_all(folder)
-    reported, strange = submissions.read_submissions(folder)
-    for path, reason in (*problems, *strange):
+def read_records(folders: list[Path]) -> tuple[list[records.RunRecord], list[records.RunRecord], bool]:
+    """Our own records, those that others report, and whether any file was skipped, which is said.
+
+    A run that stands in several folders counts once, as the first of them has it; ours before what others report.
+    """
+    found: dict[str, records.RunRecord] = {}
+    reported: dict[str, records.RunRecord] = {}
+    skipped = []
+    for folder in folders:
+        ours, problems = records.read_all(folder)
+        theirs, strange = submissions.read_submissions(folder)
+        found |= {record.id: record for record in ours if record.id not in found}
+        reported |= {record.id: record for record in theirs if record.id not in reported}
+        skipped += [*problems, *strange]
+    for path, reason in skipped:
         print(f"bench: skipped {path}: {reason}", file=sys.stderr)
-    return found, reported, bool(problems or strange)
+    return list(found.values()), [r for r in reported.values() if r.id not in found], bool(skipped)
 
 
 def make_configs(options: argparse.Namespace) -> list[RunConfig]:
@@ -128,20 +141,23 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
 
 
 def board_command(options: argparse.Namespace, console: Console) -> int:
-    if not options.runs.is_dir():
-        raise BadInput(f"no folder {options.runs}: `bench run` makes one, or name another with --runs")
+    for folder in options.runs:
+        if not folder.is_dir():
+            raise BadInput(f"no folder {folder}: `bench run` makes one, or name another with --runs")
     for name, asked in (("--add", options.add), ("--html", options.html)):
         if asked and options.check:
             raise BadInput(f"--check writes nothing, {name} does: use one of them")
+    if options.add and len(options.runs) > 1:
+        raise BadInput(f"--add takes one folder of records, not {len(options.runs)}: name one with --runs")
     if options.html:
         page.prepare(options.html)
-    added, refused = submissions.add(options.add, options.runs)
+    added, refused = submissions.add(options.add, options.runs[0])
     for path in added:
         console.print(f"added {path}: self-reported until verified", highlight=False, soft_wrap=True)
     for path, reason in refused:
         print(f"bench: refused {path}: {reason}", file=sys.stderr)
     found, reported, problems = read_records(options.runs)
-    target = options.out or options.runs / "leaderboard.md"
+    target = options.out or options.runs[0] / "leaderboard.md"
     wanted = pages(options.runs, target, found, reported)
     if options.figures:
         from bench import figures
@@ -162,7 +178,7 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
 
 
 def pages(
-    runs: Path, target: Path, found: list[records.RunRecord], reported: list[records.RunRecord]
+    runs: list[Path], target: Path, found: list[records.RunRecord], reported: list[records.RunRecord]
 ) -> dict[Path, str]:
     """What the records say: the leaderboard, and beside it the ledger of published claims."""
     ledger = claims.ledger(found, claims.read_reports(runs, found))

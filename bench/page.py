@@ -41,6 +41,7 @@ from bench.board import (
     primitive_shares,
     printable,
     ranked,
+    ranks,
     row_name,
     seconds,
     strength,
@@ -51,7 +52,7 @@ from bench.floors import effective_memory
 from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, RunRecord, prepare_folder, write_whole
 from bench.registry import BadInput
-from bench.stats import interval, paired_p, shared_ranks
+from bench.stats import interval, paired_p
 from models.base import ARCHS
 
 ASSETS = ("page.css", "charts.js", "index.js", "run.js", "vega.min.js", "vega-lite.min.js", "LICENSE-vega.txt")
@@ -62,15 +63,16 @@ CURVE = 4  # digits of its numbers: more than a screen can show
 METRICS = ("entropy_mae", "kl", "entropy_curve_mae", "tv", "nll_gap")
 
 
-def write(out: Path, runs: Path, records: Sequence[RunRecord], reported: Sequence[RunRecord] = ()) -> None:
-    """The site of these records; `runs` is the folder they were read from, and may hold reports beside them."""
+def write(out: Path, runs: Sequence[Path], records: Sequence[RunRecord], reported: Sequence[RunRecord] = ()) -> None:
+    """The site of these records; `runs` are the folders they were read from, and may hold reports beside them."""
     prepare(out)
     claims = ledger(records, read_reports(runs, records))
     archs = palette([*records, *reported])
     marks = [*((record, False) for record in records), *((record, True) for record in reported)]
     pages = {}
     for record, marked in marks:
-        place = runs / (SELF_REPORTED if marked else "") / record.path
+        places = [folder / (SELF_REPORTED if marked else "") / record.path for folder in runs]
+        place = next((place for place in places if place.exists()), places[0])
         title = f"{record.config['arch']} on {record.config['task']}, seed {record.config['seed']}"
         data = {"archs": archs, "self": marked, **run_data(record, place)}
         pages[f"{record.id}.html"] = _fill("run.js", "..", title, data)
@@ -169,11 +171,10 @@ def _ranking(members: Sequence[RunRecord], marked: frozenset[str]) -> dict[str, 
     reach = max(map(_reach, good), key=int)
     stride = math.ceil(int(reach) / POINTS)
     runs = ranked(good, trained, marked)
-    ranks = shared_ranks([list(errors.values()) for errors, _ in runs])
     rows = []
     # H_Bayes of the sequences that a row was scored on: those of its seeds, at the longest horizon that it reads
     exams: dict[str, list[float]] = {}
-    for place, (rank, (errors, same)) in enumerate(zip(ranks, runs, strict=True)):
+    for place, (rank, (errors, same)) in enumerate(zip(ranks(runs, trained), runs, strict=True)):
         scores = _scores([r.metrics for r in same], trained, longer)
         mine = min(map(_reach, same), key=int)
         exam = f"{mine} {sorted(errors)}"

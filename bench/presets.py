@@ -99,11 +99,11 @@ _ALL = (
     ),
     Preset(
         "small",
-        "the published CPU track",
+        "up to half an hour a run on a CPU core",
         seeds=3,
         values={"layers": 4, "heads": 4, "width": 64, "ffn": 256, "steps": 3000, "warmup": 100},
         by_task={
-            "bijection": {"steps": 5000, "weight_decay": 0.0},
+            "bijection": {"steps": 8000, "batch": 32, "weight_decay": 0.0},
             "hmm": {
                 **NEWER_BLOCK,
                 "layers": 8,

@@ -129,6 +129,8 @@ def _check_config(config: RunConfig) -> None:
         check(config)
     except (BadInput, TypeError, ValueError) as error:
         raise BadRecord(f"config is not valid ({error})") from error
+    least = PRESETS[config.preset].values_for(config.task)["sequences"]
+    _require(config.sequences >= least, f"scored on {config.sequences:,} sequences, its preset on {least:,}")
 
 
 def _check_costs(record: RunRecord) -> None:

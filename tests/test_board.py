@@ -25,7 +25,7 @@ from bench.run import run_one
 @pytest.fixture(scope="module")
 def records():
     configs = [
-        compose("smoke", arch, task, seed, "cpu", {"steps": 2})
+        compose("smoke", arch, task, seed, "cpu", {})
         for task in ("bijection", "hmm")
         for arch in ("transformer", "mlp")
         for seed in (0, 1)
@@ -45,9 +45,21 @@ def test_rows_are_ranked_by_error_with_references_in_place(records):
     names = [row[1] for row in rows]
     assert names[0] == "*exact*"
     assert {"*uniform*", "*best constant*", "*window 1*", "*window 10*"} <= set(names)
-    ranks = {row[1]: row[0] for row in rows}
-    assert all(ranks[arch] in ("1", "2") for arch in ("transformer", "mlp"))
-    assert ranks["*exact*"] == ""
+    assert {row[1]: row[0] for row in rows}["*exact*"] == ""
+    constant = dict(zip(header, rows[names.index("*best constant*")], strict=True))
+    assert constant["KL"] == constant["curve"] == ""  # it is the best constant by MAE, and by nothing else
+    assert float(constant["MAE K=20"]) > 0
+
+
+def test_a_row_that_knows_no_more_than_the_uniform_predictor_has_no_rank(records):
+    """Where H_Bayes follows from the position alone, a predictor that reads nothing can have every entropy right."""
+    first = of(records, "bijection")[0]
+    guess = first.references["20"]["uniform"]["all"]["kl"]
+    made = synthetic(first, "mlp", [0.0, 0.0], kl=1.01 * guess) + synthetic(first, "transformer", [0.1, 0.2], kl=0.1)
+    ranks = {row[1]: row[0] for row in table(made)[1]}
+    assert ranks["mlp"] == "-"
+    assert ranks["transformer"] == "1"
+    assert "held" not in {row[0]: row[1] for row in next(iter(primitives(made).values()))}["mlp"]
 
 
 def test_an_interval_comes_from_seeds_and_only_from_seeds(records):
@@ -82,15 +94,16 @@ def test_a_setting_that_differs_gets_a_row_of_its_own_and_a_name(records):
     a = next(r for r in of(records, "hmm") if r.config["arch"] == "transformer")
     b = replace(a, config={**a.config, "lr": 0.5})
     names = [row[1] for row in table([a, b])[1]]
-    assert "transformer lr=0.02" in names
+    assert "transformer" in names
     assert "transformer lr=0.5" in names
+    assert "transformer lr=0.5" in [row[1] for row in table([b])[1]]  # alone, too: it is not the preset's
 
 
-def synthetic(record, arch, errors, **config):
+def synthetic(record, arch, errors, kl=0.0, **config):
     """Records of one architecture, its error given seed by seed."""
 
     def one(seed, error):
-        at = {"all": {**record.metrics["20"]["all"], "entropy_mae": error}}
+        at = {"all": {**record.metrics["20"]["all"], "entropy_mae": error, "kl": kl}}
         metrics = {**record.metrics, "20": at}
         return replace(record, config={**record.config, "arch": arch, "seed": seed, **config}, metrics=metrics)
 
@@ -116,7 +129,7 @@ def test_a_second_table_says_what_each_row_was_given(records):
     given = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
     assert given["transformer"]["tuning"] == "*untuned*"
     assert given["mlp"]["tuning"] == "3 rates x 50 steps"
-    assert given["mlp"]["tokens"] == f"{2 * 16 * 30:,}"
+    assert given["mlp"]["tokens"] == f"{12 * 16 * 30:,}"
     assert given["mlp"]["state"] == f"{first.state_bytes:,}"
     assert given["mlp"]["of budget"] == f"{first.parameters / first.budget:.1%}"
 
@@ -162,7 +175,7 @@ def test_at_a_glance_shows_the_presets_own_rows_and_what_is_missing(records):
             "preset smoke, posterior supervision, cpu",
             (
                 ["architecture", "bijection", "hmm"],
-                [["mlp", "**0.1000** (1)", "missing"], ["transformer", "0.3000 (2)", "**0.5000** (1)"]],
+                [["mlp", "**0.1000** (1)", "missing"], ["transformer", "0.3000 (2)", "0.5000† (1)"]],
             ),
         )
     ]
@@ -184,7 +197,8 @@ def test_a_primitive_is_as_strong_as_its_weakest_task(records):
         assert transport.split(" (")[0] == cases[arch][1]
         assert binding == "not measured"
     assert "## Primitives: preset smoke, posterior supervision, cpu" in render(made)
-    weak = synthetic(replace(of(records, "hmm")[0]), "mlp", [9.0], task="hmm-sticky")
+    usual = {"positions": "alibi", "activation": "relu2", "ffn": 64}  # what the preset has for that task
+    weak = synthetic(of(records, "hmm")[0], "mlp", [9.0], task="hmm-sticky", **usual)
     ((_, rows),) = primitives([*made, *weak]).items()
     assert {row[0]: row[2].split(" (")[0] for row in rows}["mlp"] == "no"
 
@@ -255,4 +269,6 @@ def test_who_remembers_more_than_sixteen_observations_is_said():
     assert "Memory beyond 16 observations: no row has it." in render([record])
     window = record.references["40"]["window 16"]["all"]["entropy_mae"]
     better = {**record.metrics, "40": {"all": {**record.metrics["40"]["all"], "entropy_mae": 0.9 * window}}}
-    assert "Memory beyond 16 observations: transformer." in render([replace(record, metrics=better)])
+    assert "Memory beyond 16 observations: transformer steps=2." in render([replace(record, metrics=better)])
+    better["40"]["all"]["entropy_mae"] = 0.99 * window  # as good as that window, not better
+    assert "Memory beyond 16 observations: no row has it." in render([replace(record, metrics=better)])

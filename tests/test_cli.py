@@ -2,14 +2,20 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bench import claims
 from bench.cli import main
+from bench.commands import read_records
 from bench.presets import PRESETS
+from bench.run import run_one
+from tasks.base import TASKS
 
 ONE = ["run", "--arch", "mlp-pointwise", "--task", "bijection", "--preset", "smoke", "--set", "steps=2"]
 
@@ -129,6 +135,9 @@ def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
         (["run", "--set", "steps"], "--set takes key=value, not 'steps'"),
         (["run", "--set", "steps=many"], "steps takes a whole number, not 'many'"),
         (["run", "--set", "lr=nan"], "lr must be a positive number, not nan"),
+        (["run", "--set", "weight_decay=nan"], "weight_decay must be a finite number, not nan"),
+        (["run", "--task", "regression", "--set", "noise=inf"], "noise must be a finite number, not inf"),
+        (["run", "--task", "hmm-sticky", "--set", "relaxation=inf"], "relaxation must be a finite number, not inf"),
         (["run", "--set", "steps=0"], "steps must be at least 1, not 0"),
         (["run", "--set", "heads=5"], "cannot be divided among 5 heads"),
         (["run", "--set", "horizons=20,x"], "horizons takes numbers like 20,30,50, not '20,x'"),
@@ -144,6 +153,8 @@ def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
         ([], "the following arguments are required: COMMAND"),
         (["board", "--runs", "nowhere"], "no folder nowhere"),
         (["board", "--runs", ".", "--add", "a.json", "--check"], "--check writes nothing, --add does"),
+        (["board", "--runs", ".", "..", "--add", "a.json"], "--add takes one folder of records, not 2"),
+        (["board", "--runs", ".", "nowhere"], "no folder nowhere"),
         (["report", "nothing"], "'nothing' does not name one run. No record fits."),
         (["report", "x", "--samples", "1"], "--samples must be at least 2, not 1"),
     ],
@@ -211,8 +222,46 @@ def test_board_check_fails_where_table_and_records_disagree(bench, tmp_path):
     table.write_text(table.read_text().replace("mlp-pointwise", "mlp-perfect"))
     code, out, err = bench("board", "--check")
     assert code == 1
-    assert "-|   1 | mlp-perfect" in out
+    assert re.search(r"^-\|.*\| mlp-perfect", out, re.MULTILINE)
     assert "does not say what the records say" in err
+
+
+def test_reports_are_written_before_the_claims_that_are_read_from_them(bench, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("bench.commands.write_report", lambda *_: seen.append(files(tmp_path)) or 1)
+    code, out, _ = bench(*ONE, "--report")
+    assert code == 1  # a section failed
+    assert [name for name in seen[0] if name.endswith(".md")] == []
+    assert out.rindex("wrote results/CLAIMS.md") > out.rindex("Errors in bits")
+
+
+def test_board_of_several_folders_counts_a_run_once_as_the_first_has_it(bench, tmp_path, monkeypatch):
+    reports = []
+    ledger = claims.ledger
+    monkeypatch.setattr("bench.claims.ledger", lambda found, told: reports.append(told) or ledger(found, told))
+    assert bench(*ONE, "--out", "mine")[0] == 0
+    assert bench(*ONE, "--out", "theirs", "--seeds", "2")[0] == 0
+    path = next((tmp_path / "mine").rglob("*.json"))
+    shared = path.relative_to(tmp_path / "mine")
+    (other,) = (p for p in (tmp_path / "theirs").rglob("*.json") if p.name != path.name)
+    record = json.loads(path.read_text())
+    record["metrics"]["20"]["all"]["entropy_mae"] = 0.1234567
+    path.write_text(json.dumps(record))
+    for place, source in ((tmp_path / "theirs" / shared, "theirs"), (other, "theirs"), (path, "mine")):
+        place.with_suffix("").mkdir()
+        (place.with_suffix("") / "report.json").write_text(json.dumps({"run": place.stem, "from": source}))
+    theirs = set(files(tmp_path / "theirs"))
+    code, out, err = bench("board", "--runs", "mine", "theirs")
+    assert (code, err) == (0, "")
+    assert "wrote mine/leaderboard.md: 2 records" in out
+    assert {run: told["from"] for run, told in reports[-1].items()} == {path.stem: "mine", other.stem: "theirs"}
+    assert set(files(tmp_path / "theirs")) == theirs
+    both = read_records([tmp_path / "mine", tmp_path / "theirs"])[0]
+    assert [r.metrics["20"]["all"]["entropy_mae"] == 0.1234567 for r in both] == [True, False]
+    assert bench("board", "--runs", "mine", "theirs", "--check")[0] == 0
+    assert bench("board", "--runs", "theirs", "mine", "--check", "--out", "mine/leaderboard.md")[0] == 1
+    assert bench("board", "--runs", "mine", "theirs", "--html", "site")[0] == 0
+    assert {page.stem for page in (tmp_path / "site/runs").iterdir()} == {path.stem, other.stem}
 
 
 def test_verbose_says_every_look_and_tensorboard_gets_every_scalar(bench, tmp_path):
@@ -233,11 +282,36 @@ def test_fresh_forgets_the_record_and_starts_over(bench, tmp_path):
     bench(*ONE)
     record = next((tmp_path / "results").rglob("*.json"))
     before = (record.stat().st_mtime_ns, json.loads(record.read_text())["metrics"])
+    record.with_suffix("").mkdir()
+    (record.with_suffix("") / "report.json").write_text("{}")  # of the weights that will be gone
     code, out, _ = bench(*ONE, "--fresh")
     assert code == 0
     assert "already in" not in out
     assert record.stat().st_mtime_ns > before[0]
     assert json.loads(record.read_text())["metrics"] == before[1]
+    assert not record.with_suffix("").exists()
+
+
+def test_fresh_that_is_interrupted_in_its_first_run_leaves_the_others(bench, tmp_path, monkeypatch):
+    four = [*ONE, "--seeds", "4", "--jobs", "1"]
+    assert bench(*four)[0] == 0
+    before = {path: json.loads(path.read_text()) for path in (tmp_path / "results").rglob("*.json")}
+    (first,) = (path for path, record in before.items() if record["config"]["seed"] == 0)
+
+    def interrupted(*rest):
+        os.kill(os.getpid(), signal.SIGINT)
+        return run_one(*rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bench.engine.run_one", interrupted)
+        code, _, err = bench(*four, "--fresh")
+    assert code == 130
+    assert err.endswith("the same command without --fresh goes on from there\n")
+    assert set((tmp_path / "results").rglob("*.json")) == before.keys() - {first}
+    assert all(path.with_suffix(".safetensors").exists() for path in before.keys() - {first})
+    code, out, _ = bench(*four)
+    assert (code, out.count("already in"), out.count("  continuing ")) == (0, 3, 1)
+    assert json.loads(first.read_text())["metrics"] == before[first]["metrics"]
 
 
 @pytest.mark.parametrize("words", [["--address", "127.0.0.1:1"], ["--memory-per-run", "4"]])
@@ -258,6 +332,17 @@ def test_list_names_everything(bench):
     assert code == 0
     for name in ("bijection-revisit", "transformer-uniform-attn", "paper"):
         assert name in out
+
+
+def test_list_says_of_every_task_what_no_other_is(bench, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = [
+        line.split(maxsplit=1)
+        for line in bench("list")[1].partition("architecture")[0].splitlines()[1:]
+        if line.strip()
+    ]
+    assert [name for name, _ in lines] == TASKS.names()
+    assert len({what for _, what in lines}) == len(lines)
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["board"], ["report"], ["verify"], ["list"], ["kernels"], ["perf"]])

@@ -48,7 +48,7 @@ def test_a_good_record_is_added_and_marked(board, sent, tmp_path):
     assert (code, err) == (0, "")
     path = f"runs/self-reported/hmm/mlp/{sent['id']}.json"
     assert f"added {path}: self-reported until verified" in out
-    assert "| mlp (self-reported) |" in table
+    assert "| mlp steps=2 (self-reported) |" in table
     assert "| mlp-pointwise " in table
     assert "mlp-pointwise (self-reported)" not in table
     assert json.loads((tmp_path / path).read_text()) == sent
@@ -63,7 +63,7 @@ def test_a_record_moved_to_its_place_loses_the_mark(board, sent, tmp_path):
     assert main(["board", "--runs", "runs"]) == 0
     table = (tmp_path / "runs/leaderboard.md").read_text()
     assert "(self-reported) |" not in table
-    assert "| mlp  " in table
+    assert "| mlp steps=2  " in table
 
 
 def put(data, path, value):
@@ -138,7 +138,7 @@ def test_hostile_records_are_each_refused_by_name_and_the_good_one_beside_them_r
     assert said.keys() == reasons.keys()
     assert [name for name, reason in reasons.items() if reason not in said[name]] == []
     assert out.count("added ") == 1
-    assert "| mlp (self-reported) |" in table
+    assert "| mlp steps=2 (self-reported) |" in table
     assert "<script>" not in table
 
 
@@ -150,6 +150,13 @@ def test_sizes_that_would_stall_the_check_are_refused_before_it(made):
         forged["id"] = submissions.parse_config(forged["config"]).id()
         with pytest.raises(BadRecord, match=f"config's {name} is {value}, more than"):
             submissions.check_submission(parse(forged))
+
+
+def test_fewer_sequences_than_the_preset_asks_for_are_refused(made):
+    config = compose("smoke", "mlp", "hmm", 0, "cpu", {"steps": 2, "sequences": 63})
+    forged = {**deepcopy(made[1]), "config": config.to_json(), "id": config.id()}
+    with pytest.raises(BadRecord, match="scored on 63 sequences, its preset on 64"):
+        submissions.check_submission(parse(forged))
 
 
 def test_a_config_that_bench_run_would_refuse_is_refused(made):
@@ -208,8 +215,8 @@ def test_a_self_reported_seed_never_enters_the_mean_of_verified_ones(made):
     theirs = parse({**deepcopy(made[1]), "id": forged.id(), "config": forged.to_json()})
     theirs.references["20"]["uniform"]["all"]["entropy_mae"] = 99.0
     table = render([ours], [theirs])
-    assert "| mlp  " in table
-    assert "| mlp (self-reported) |" in table
+    assert "| mlp steps=2  " in table
+    assert "| mlp steps=2 (self-reported) |" in table
     assert "99.0" not in table
     assert "±" not in table.split("All errors")[0]
 

@@ -58,7 +58,7 @@ const intro = (title, ...text) => [el("h2", {}, title), el("p", { class: "lead" 
 function columns(group) {
   const any = (name) => group.rows.some((row) => row[name] !== null && row[name] !== undefined);
   return [
-    { key: "rank", title: "#", value: (row) => row.rank },
+    { key: "rank", title: "#", value: (row) => row.rank, text: (row) => (row.rank === null ? "-" : String(row.rank)) },
     { key: "name", title: "architecture", value: (row) => row.name, text: (row) => row.name, left: true },
     { key: "mae", title: `MAE K=${group.trained}`, value: (row) => row.mae, text: (row) => bits(row.mae) },
     { key: "strip" },
@@ -80,7 +80,7 @@ function sorted(rows, column, down) {
   return [...rows].sort((a, b) => {
     const [x, y] = [key(a), key(b)];
     if (x === undefined || y === undefined) return (x === undefined) - (y === undefined); // what is missing stays last
-    return (x < y ? -1 : x > y ? 1 : a.rank - b.rank) * (down && x !== y ? -1 : 1);
+    return (x < y ? -1 : x > y ? 1 : a.mae - b.mae) * (down && x !== y ? -1 : 1);
   });
 }
 
@@ -115,7 +115,7 @@ function ranking(group, set) {
       el("i", { class: "dot", style: `left:${at(row.mae)}%` }, symbol(row.arch)));
     if (column.key === "name") return el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(row.arch), el("span", {}, el("a", { href: `runs/${row.runs[0][1]}.html` }, row.name), row.self ? el("em", {}, "self-reported") : null)));
     if (column.key === "mae") return el("td", {}, bits(row.mae), row.interval ? el("small", {}, `${bits(row.interval[0])}–${bits(row.interval[1])}`) : null);
-    if (column.key === "seeds") return el("td", { class: "seeds" }, row.runs.length < 2 ? "1" : row.runs.map(([seed, id]) => el("a", { href: `runs/${id}.html`, "aria-label": `seed ${seed} of ${row.name}` }, String(seed))));
+    if (column.key === "seeds") return el("td", { class: "seeds" }, row.runs.map(([seed, id]) => el("a", { href: `runs/${id}.html`, "aria-label": `seed ${seed} of ${row.name}` }, String(seed))));
     return el("td", {}, column.text ? column.text(row) : String(column.value(row)));
   };
   const rows = sorted(group.shown, all.find((column) => column.key === sort), down);
