@@ -93,7 +93,7 @@ def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
     groups: dict[Group, list[RunRecord]] = defaultdict(list)
     for record in records:
         c = record.config
-        usual = preset_values(c)
+        usual = {"horizon": c["horizon"], **preset_values(c)}
         given = {**c["task_params"], "horizon": c["horizon"]}
         unusual = (f"{name}={value}" for name, value in sorted(given.items()) if usual.get(name) != value)
         task = " ".join([c["task"], *unusual])
@@ -341,11 +341,8 @@ def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, 
         trained = str(members[0].config["horizon"])
         for arch, (errors, same) in one_row_each(members).items():
             if untouched(same[0].config):
-                floors = [r.references[trained] for r in same]
-                error = mean(errors.values()) / mean(f["best constant"]["all"]["entropy_mae"] for f in floors)
-                kl = mean(r.metrics[trained]["all"]["kl"] for r in same) / mean(
-                    f["uniform"]["all"]["kl"] for f in floors
-                )
+                error = mean(errors.values()) / _mean_of(same, trained, "entropy_mae", "best constant")
+                kl = _mean_of(same, trained, "kl") / _mean_of(same, trained, "kl", "uniform")
                 tables[name.track][arch].setdefault(primitive, {})[config["task"]] = max(error, kl)
     return {track: dict(sorted(archs.items())) for track, archs in tables.items()}
 
