@@ -45,6 +45,7 @@ from bench.board import (
     row_name,
     seconds,
     strength,
+    untouched,
 )
 from bench.claims import Claim, ledger, read_reports
 from bench.config import FIXED, USUAL, draft
@@ -185,6 +186,7 @@ def _ranking(members: Sequence[RunRecord], marked: frozenset[str]) -> dict[str, 
                 "name": row_name(same[0], good),
                 "arch": same[0].config["arch"],
                 "self": same[0].id in marked,
+                "own": untouched(same[0].config),
                 "runs": [[r.config["seed"], r.id] for r in same],
                 **dict(zip(("mae", "kl", "curve", "at"), scores, strict=True)),
                 "interval": _short(interval(list(errors.values()))),

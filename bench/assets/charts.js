@@ -235,7 +235,8 @@ function lengths(group, rows) {
 function overview(groups, held) {
   const points = groups.flatMap((group) => {
     const constant = group.refs.find(([name]) => name === "best constant")?.[1];
-    const best = group.shown.filter((row, i, rows) => rows.findIndex((other) => other.arch === row.arch) === i);
+    const own = [...group.shown].sort((a, b) => b.own - a.own); // with the preset's settings, or else the best
+    const best = own.filter((row, i, rows) => rows.findIndex((other) => other.arch === row.arch) === i);
     return best.map((row) => ({ arch: row.arch, task: group.label, share: row.mae / constant, low: row.interval && row.interval[0] / constant,
       high: row.interval && row.interval[1] / constant, tip: { name: row.name, task: group.label, error: `${bits(row.mae)} bits`, "of the best constant's": `${(100 * row.mae / constant).toPrecision(2)} %` } }));
   }).filter((point) => point.share > 0);

@@ -84,6 +84,7 @@ function sorted(rows, column, down) {
   });
 }
 
+const plural = (n, what) => `${whole(n)} ${what}${n === 1 ? "" : "s"}`;
 const short = (name) => ({ uniform: "U", "best constant": "C" })[name] || name.replace("window ", "W");
 
 // One scale a ranking: where an error lies between the smallest and the largest, in per cent, by its logarithm.
@@ -138,9 +139,9 @@ function board(set) {
   return [
     el("h2", { class: "hidden" }, "Leaderboard"),
     el("p", { class: "lead" }, "Every task here has an exact posterior and cannot be memorised, so a model's error is measured, in fractions of a bit. ",
-      el("b", {}, `${whole(runs)} runs, ${archs.size} architectures, ${new Set(groups.map((group) => group.task)).size} tasks.`)),
+      el("b", {}, `${plural(runs, "run")}, ${plural(archs.size, "architecture")}, ${plural(new Set(groups.map((group) => group.task)).size, "task")}.`)),
     legend(set),
-    drawn.length ? chart("How far from Bayes?", "Left is better. One mark an architecture, its best row; bars are 95 % intervals over seeds.", `Error of every architecture on ${drawn.length} rankings, as a share of the best constant's; the tables below hold the numbers`, () => overview(drawn, DATA.primitives.held), drawn.reduce((sum, group) => sum + 14 + 13 * new Set(group.shown.map((row) => row.arch)).size, 0)) : null,
+    drawn.length ? chart("How far from Bayes?", "Left is better. One mark an architecture: its row with the preset's settings, or else its best; bars are 95 % intervals over seeds.", `Error of every architecture on ${drawn.length} rankings, as a share of the best constant's; the tables below hold the numbers`, () => overview(drawn, DATA.primitives.held), drawn.reduce((sum, group) => sum + 14 + 13 * new Set(group.shown.map((row) => row.arch)).size, 0)) : null,
     groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
   ];
 }
