@@ -2,13 +2,14 @@
 
 Everything that is compared runs in turns (ours, theirs, ours, theirs ...), and a ratio is that of the medians, so that
 a neighbour on a shared machine slows down both. A product of square matrices in the same turns is the peak that
-"share of peak" refers to.
+"share of peak" refers to. What one of them frees is kept for the others: else each would pay for memory that the one
+before it gave back to the system, as no run does that trains one model.
 
 step          a whole training step: forward, backward, clipping, optimizer, with the blocks that the preset has for
               hmm. The plain one is torch's nn.TransformerEncoder of the same layers, heads and width, with as many
-              parameters (to 1 %) and AdamW, as a first script would have it. Where TransformerLens is installed (before
-              4.0, which has no such model), its HookedTransformer is another; it reads the tokens alone, not the
-              header's numbers
+              parameters (to 1 %) and AdamW, as a first script would have it; with torch.optim.Muon for its matrices
+              it is the same recipe from torch's own parts. Where TransformerLens is installed (before 4.0, which has
+              no such model), its HookedTransformer is another; it reads the tokens alone, not the header's numbers
 arithmetic    forward and backward alone, both sides
 sampling      sequences with their exact posterior, against a Python loop over sequences and steps
 evaluation    one forward for all positions, against one forward a prefix
@@ -17,6 +18,8 @@ exponents     slope of log(time) over log(size), the other sizes as in the prese
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +30,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import AdamW, Muon, Optimizer
 
 from bench.config import RunConfig, compose
 from bench.meter import count_flops
@@ -68,6 +72,7 @@ def measure(progress: Callable[[str], None] = lambda _: None) -> dict[str, float
     """Named ratios and rates, flat; nothing here is worth anything beside another run on the same cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    hold_memory()
     try:
         found: dict[str, float] = {}
         for preset, rounds in (("small", ROUNDS), ("paper", ROUNDS_LARGE)):
@@ -85,6 +90,15 @@ def measure(progress: Callable[[str], None] = lambda _: None) -> dict[str, float
         torch.set_num_threads(threads)
 
 
+def hold_memory() -> None:
+    """Tell glibc to give nothing back: every page that it asks for anew has to be cleared first."""
+    if platform.libc_ver()[0] == "glibc":
+        trim_threshold, mmap_max = -1, -4
+        glibc = ctypes.CDLL(None)
+        glibc.mallopt(mmap_max, 0)
+        glibc.mallopt(trim_threshold, -1)
+
+
 def lens(shape: Shape, config: RunConfig) -> nn.Module | None:
     """TransformerLens' transformer of the same shape; none if it is not installed, or too new to have one."""
     try:
@@ -100,9 +114,18 @@ def lens(shape: Shape, config: RunConfig) -> nn.Module | None:
     return model
 
 
-def first_script(model: nn.Module, inputs: tuple[Tensor, ...], data: tuple[Batch, Tensor]) -> tuple[Work, Work]:
-    """A whole step with AdamW, and its forward and backward alone."""
-    adam = torch.optim.AdamW(model.parameters(), lr=1e-4)
+def stock_recipe(model: nn.Module) -> list[Optimizer]:
+    """Our recipe by torch's own optimizers: Muon for the matrices of the stack, AdamW for the rest."""
+    inner = {name: p.ndim == 2 and name.startswith("stack.") for name, p in model.named_parameters()}
+    matrices = [p for name, p in model.named_parameters() if inner[name]]
+    rest = [p for name, p in model.named_parameters() if not inner[name]]
+    return [Muon(matrices, lr=1e-4), AdamW(rest, lr=1e-4)]
+
+
+def first_script(
+    model: nn.Module, optimizers: list[Optimizer], inputs: tuple[Tensor, ...], data: tuple[Batch, Tensor]
+) -> tuple[Work, Work]:
+    """A whole step, and its forward and backward alone."""
 
     def arithmetic() -> None:
         logits = model(*inputs)[:, data[0].queries]
@@ -111,8 +134,9 @@ def first_script(model: nn.Module, inputs: tuple[Tensor, ...], data: tuple[Batch
     def step() -> None:
         arithmetic()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        adam.step()
-        adam.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
 
     return step, arithmetic
 
@@ -126,10 +150,13 @@ def step_ratios(preset: str, rounds: int) -> dict[str, float]:
     batch = data[0]
     square = torch.randn(PEAK, PEAK)
 
-    others = {"plain": first_script(Plain(task.shape, config), (batch.tokens, batch.features), data)}
+    inputs = (batch.tokens, batch.features)
+    plain, stock = Plain(task.shape, config), Plain(task.shape, config)
+    others = {"plain": first_script(plain, [AdamW(plain.parameters(), lr=1e-4)], inputs, data)}
     hooked = lens(task.shape, config)
     if hooked is not None:
-        others["lens"] = first_script(hooked, (batch.tokens,), data)
+        others["lens"] = first_script(hooked, [AdamW(hooked.parameters(), lr=1e-4)], (batch.tokens,), data)
+    stock_step, _ = first_script(stock, stock_recipe(stock), inputs, data)
 
     with count_flops() as counted:
         backward(model, *data, 1)
@@ -139,12 +166,13 @@ def step_ratios(preset: str, rounds: int) -> dict[str, float]:
         "peak": lambda: square @ square,
         "step": lambda: train_step(model, optimizers, *data, config.clip),
         "arithmetic": lambda: backward(model, *data, 1),
+        "stock step": stock_step,
     }
     for name, (step, arithmetic) in others.items():
         works |= {f"{name} step": step, f"{name} arithmetic": arithmetic}
     t = turns(works, rounds)
     peak = 2 * PEAK**3 / t["peak"]
-    found = {}
+    found = {"step_over_stock": t["step"] / t["stock step"]}
     for name in others:
         found[f"step_over_{name}"] = t["step"] / t[f"{name} step"]
         found[f"arithmetic_over_{name}"] = t["arithmetic"] / t[f"{name} arithmetic"]
@@ -202,6 +230,7 @@ def exponent(name: str, sizes: tuple[int, ...]) -> float:
 
 
 MEANING = {
+    "step_over_stock": "training step, time over the same recipe by nn.TransformerEncoder and torch.optim.Muon",
     "step_over_plain": "training step, time over nn.TransformerEncoder's with AdamW",
     "arithmetic_over_plain": "forward and backward alone, the same",
     "step_over_lens": "training step, time over TransformerLens' HookedTransformer with AdamW",

@@ -1,6 +1,8 @@
 """What `bench perf` compares does the same work on both sides; how long it takes is no test's business."""
 
 import json
+import platform
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -39,6 +41,41 @@ def test_the_plain_transformer_sees_no_future():
     before, after = plain(batch.tokens, batch.features), plain(changed, batch.features)
     assert torch.equal(before[:, :-1], after[:, :-1])
     assert not torch.equal(before[:, -1], after[:, -1])
+
+
+def test_the_stock_recipe_gives_muon_the_matrices_of_the_stack_and_adamw_the_rest():
+    config = compose("smoke", "transformer", "hmm", 0, "cpu", {})
+    plain = perf.Plain(config.make_task().shape, config)
+    muon, adam = [
+        {id(p) for group in optimizer.param_groups for p in group["params"]} for optimizer in perf.stock_recipe(plain)
+    ]
+    stack = {id(p) for p in plain.stack.parameters()}
+    assert muon == {id(p) for p in plain.stack.parameters() if p.ndim == 2}
+    assert len(muon) == 4 * config.layers  # queries, keys and values; attention's output; up; down
+    assert adam == {id(p) for p in plain.parameters()} - muon
+    assert stack & adam  # norms and biases
+
+
+PAGES = """
+import resource, sys, torch
+from bench import perf
+
+if sys.argv[1] == "hold":
+    perf.hold_memory()
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(1 << 24)  # 64 MiB: 16,384 pages
+    cleared = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(cleared)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to keep what is freed")
+def test_what_one_work_frees_is_kept_for_the_next():
+    def cleared(how):
+        return int(subprocess.run([sys.executable, "-c", PAGES, how], check=True, capture_output=True).stdout)
+
+    assert cleared("hold") < 100 < cleared("return")
 
 
 def test_turns_are_taken_in_order_and_the_first_round_does_not_count():
