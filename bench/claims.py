@@ -25,9 +25,10 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
-from bench.board import GENERATED, plain
+from bench.board import GENERATED
 from bench.presets import NEWER_BLOCK
 from bench.records import RunRecord
+from bench.rows import plain
 from bench.stats import interval
 
 SLACK = 1.5  # a factor: another seed, recipe or machine moves an error by as much

@@ -19,9 +19,10 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bench.board import HELD, Group, group, one_row_each
+from bench.glance import HELD
 from bench.page import palette
 from bench.records import RunRecord
+from bench.rows import Group, group, one_row_each
 from bench.stats import interval
 from bench.terminal import longest
 

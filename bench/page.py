@@ -30,29 +30,15 @@ from typing import Any
 import numpy as np
 
 from bench import VERSION
-from bench.board import (
-    HELD,
-    LEGEND,
-    PARTLY,
-    PRIMITIVES,
-    PRIMITIVES_LEGEND,
-    group,
-    peak_bytes,
-    primitive_shares,
-    printable,
-    ranked,
-    ranks,
-    row_name,
-    seconds,
-    strength,
-    untouched,
-)
+from bench.board import LEGEND, peak_bytes, seconds
 from bench.claims import Claim, ledger, read_reports
 from bench.config import FIXED, USUAL, draft
 from bench.floors import effective_memory
+from bench.glance import HELD, PARTLY, PRIMITIVES, PRIMITIVES_LEGEND, primitive_shares, strength
 from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, RunRecord, prepare_folder, write_whole
 from bench.registry import BadInput
+from bench.rows import group, printable, ranked, ranks, row_name, untouched
 from bench.stats import interval, paired_p
 from models.base import ARCHS
 

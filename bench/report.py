@@ -21,11 +21,11 @@ import numpy as np
 from tabulate import tabulate
 
 from bench import SAMPLES
-from bench.board import plain
 from bench.diagnostics import QUESTIONS
 from bench.diagnostics.base import NotAvailable, Question, Run, Section, load_model
 from bench.records import REPORT, BadRecord, parse_config, prepare_folder, read, write_whole
 from bench.registry import BadInput
+from bench.rows import plain
 from bench.snapshots import find as find_snapshots
 
 SHOWN = 40  # rows of a table that stand in the page; its CSV has all

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.board import failures, group, printable, ranked, table
+from bench.board import failures, table
 from bench.records import RunRecord
+from bench.rows import group, printable, ranked
 
 BARS = "▁▂▃▄▅▆▇█"
 FLOOR, CEILING = 1e-3, 1.0  # bits

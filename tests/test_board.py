@@ -6,19 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.board import (
-    HELD,
-    PARTLY,
-    at_a_glance,
-    fairness,
-    group,
-    plain,
-    primitives,
-    render,
-    table,
-    time_to_accuracy,
-)
+from bench.board import fairness, render, table, time_to_accuracy
 from bench.config import compose
+from bench.glance import HELD, PARTLY, at_a_glance, primitives
+from bench.rows import group, plain
 from bench.run import run_one
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from bench import page
-from bench.board import untouched
 from bench.cli import main, make_parser
 from bench.commands import make_configs
 from bench.presets import CORE, TASKS
 from bench.records import read_all, write
 from bench.registry import BadInput
+from bench.rows import untouched
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "leaderboard/runs"
