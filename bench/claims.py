@@ -2,9 +2,9 @@
 
 A claim names the row of a table that speaks to it: task, architecture, horizon, metric, and what the published model
 was trained on, the exact posterior or one draw from it. It is held against the largest preset at which that row was run
-(paper, small, quick; most seeds, then most steps), by its mean over seeds. Where the published model learned from draws
-and none of ours did, ours cannot show a success; a failure it can refute. Claims about how a model works, and those of
-the Bernoulli report, are read from the runs' reports.
+(paper, small, quick; most seeds, then most steps, then the preset's own settings), by its mean over seeds. Where the
+published model learned from draws and none of ours did, ours cannot show a success; a failure it can refute. Claims
+about how a model works, and those of the Bernoulli report, are read from the runs' reports.
 
 exceeded         a success was claimed and ours is better by more than the slack
 reproduced       ours is within the slack of what was claimed
@@ -28,7 +28,7 @@ from tabulate import tabulate
 from bench.board import GENERATED
 from bench.presets import NEWER_BLOCK
 from bench.records import RunRecord
-from bench.rows import plain
+from bench.rows import plain, untouched
 from bench.stats import interval
 
 SLACK = 1.5  # a factor: another seed, recipe or machine moves an error by as much
@@ -76,7 +76,8 @@ class Row:
     whole: bool = False  # claimed without any error: it can be reproduced, not exceeded
     over: str | None = None  # a reference predictor, whose number ours is divided by
     supervision: str = "posterior"  # of the published model
-    why: str = ""  # may name {uniform}, {constant} and {curve}: what predictors that read nothing score
+    why: str = ""  # may name our {steps}, and {uniform}, {constant}, {curve}: what predictors that read nothing score
+    contrast: Contrast | None = None
 
     def judge(self, evidence: Evidence) -> Claim:
         rows = {s: evidence.row(self.task, self.arch, s) for s in (self.supervision, "posterior")}
@@ -87,7 +88,9 @@ class Row:
         verdict, why = UNTESTED, BETTER_TARGETS
         if self.supervision in rows or self.failure:
             verdict = weigh(mean(map(self.value, row)), self.published, self.failure)
-            why = self.why.format(**floors(row[0], self.horizon))
+            why = self.why.format(steps=f"{row[0].config['steps']:,}", **floors(row[0], self.horizon))
+            if self.contrast:
+                why += self.contrast.told(self, evidence)
         if self.whole and verdict == "exceeded":
             verdict = "reproduced"
         measured = "; ".join(map(self.told, rows.values()))
@@ -103,6 +106,19 @@ class Row:
         k = str(self.horizon)
         ours: float = record.metrics[k][self.part][self.metric]
         return ours / record.references[k][self.over][self.part][self.metric] if self.over else ours
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Rows of the same architecture that have another setting, if there are any: does that make the difference?"""
+
+    setting: str
+    value: str
+    text: str  # names {measured}
+
+    def told(self, claim: Row, evidence: Evidence) -> str:
+        row = evidence.row(claim.task, claim.arch, "posterior", {self.setting: self.value})
+        return self.text.format(measured=claim.told(row)) if row and row[0].metrics.get(str(claim.horizon)) else ""
 
 
 @dataclass(frozen=True)
@@ -145,6 +161,7 @@ class Mechanism:
     task: str
     arch: str
     claim: str  # as the report's table of claims has it
+    why: str = ""
 
     def judge(self, evidence: Evidence) -> Claim:
         found = list(evidence.lines(self.task, self.arch, "claims", (self.claim,)))
@@ -155,7 +172,8 @@ class Mechanism:
         run, line = next((f for f in found if f[1]["verdict"] in told), found[0])  # the first that could test it
         verdict = told.get(str(line["verdict"]), UNTESTED)
         measured = f"{plain(line['measured here'])} (run {run.id}, {scene(run)})"
-        return Claim(name, self.source, self.published, measured, verdict, f"It holds if {plain(line['holds if'])}")
+        why = f"It holds if {plain(line['holds if'])}{self.why}"
+        return Claim(name, self.source, self.published, measured, verdict, why)
 
 
 @dataclass(frozen=True)
@@ -171,10 +189,18 @@ class Evidence:
             usual = c["supervision"] == supervision and not set(c["task_params"]) - {"bos"}
             if record.status == "ok" and usual and (c["task"], c["arch"]) == (task, arch) and c["preset"] in SIZES:
                 rows.setdefault(str(sorted((k, str(v)) for k, v in c.items() if k != "seed")), []).append(record)
-        return sorted(rows.values(), key=lambda r: (SIZES.index(r[0].config["preset"]), -len(r), -r[0].config["steps"]))
 
-    def row(self, task: str, arch: str, supervision: str) -> list[RunRecord]:
-        return next(iter(self.rows(task, arch, supervision)), [])
+        def place(row: list[RunRecord]) -> tuple[int, int, int, bool]:
+            c = row[0].config
+            return SIZES.index(c["preset"]), -len(row), -c["steps"], not untouched(c)
+
+        return sorted(rows.values(), key=place)
+
+    def row(self, task: str, arch: str, supervision: str, settings: Mapping[str, Any] | None = None) -> list[RunRecord]:
+        """The largest, of those that have these settings."""
+        wanted = (settings or {}).items()
+        rows = self.rows(task, arch, supervision)
+        return next((row for row in rows if all(row[0].config.get(k) == v for k, v in wanted)), [])
 
     def lines(
         self, task: str, arch: str, table: str, start: tuple[str, ...], preset: str | None = None
@@ -245,6 +271,15 @@ DILUTED = (
     f"Twenty near-perfect positions dilute the published mean; the new positions alone are near {0.0288 * 50 / 30:.2g}"
 )
 
+STEPS = "The authors' command trains for 100,000 steps, ours had {steps}"
+LEARNED = (
+    "The model that the authors released learns a vector for each position and trains none beyond K = 20; ours has "
+    "slopes of distance"
+)
+ABSOLUTE = Contrast("positions", "sinusoidal", ". With absolute positions (sinusoidal) it has {measured}")
+LAYERS = "; the authors' REPRODUCE.md expects that a layer's removal costs less than 10 % of accuracy"
+HEADS = "; the authors' REPRODUCE.md expects that most heads cost less than 5 % of accuracy"
+
 MISSED = "Ours is total variation over the uniform predictor's: 1 is guessing. Half of our queries are of unknown keys"
 TOP_OFF = ("hmm", "transformer-no-attn-top2", "entropy_curve_mae")
 ERROR, FLOOR = "rollout estimator, relative error", "exact predictor's rollouts"
@@ -254,32 +289,36 @@ COINS = ("bernoulli", "transformer", "bernoulli-report")
 CLUSTERS = "A recurrent model's last layer forms one cluster for each hidden state"
 
 PUBLISHED: tuple[Row | Told | Mechanism, ...] = (
-    Row("transformer on bijection, K = 20", FIRST, 0.003, "bijection", "transformer", supervision=DRAWS),
-    Row("transformer on bijection, K = 20", README, 0.007, "bijection", "transformer", supervision=DRAWS),
+    Row("transformer on bijection, K = 20", FIRST, 0.003, "bijection", "transformer", supervision=DRAWS,
+        why=STEPS),
+    Row("transformer on bijection, K = 20", README, 0.007, "bijection", "transformer", supervision=DRAWS,
+        why=STEPS),
     Row("an MLP of equal size fails on bijection", FIRST, 1.85, "bijection", "mlp", failure=True,
         supervision=DRAWS, why=UNIFORM),
     Row("an MLP fails on it, rerun", REPOSITORY, 1.107, "bijection", "mlp", failure=True, supervision=DRAWS,
         why=POINTWISE),
-    Row("LSTM on bijection, K = 20", README, 0.009, "bijection", "lstm", supervision=DRAWS),
-    Row("Mamba on bijection, K = 20", README, 0.010, "bijection", "mamba2", supervision=DRAWS),
+    Row("LSTM on bijection, K = 20", README, 0.009, "bijection", "lstm", supervision=DRAWS, why=STEPS),
+    Row("Mamba on bijection, K = 20", README, 0.010, "bijection", "mamba2", supervision=DRAWS, why=STEPS),
     Row("transformer on hmm, K = 20, curve", FIRST, 7.5e-5, "hmm", "transformer", "entropy_curve_mae", why=CURVE),
-    Row("the same, K = 30", FIRST, 0.012, "hmm", "transformer", "entropy_curve_mae", 30),
+    Row("the same, K = 30", FIRST, 0.012, "hmm", "transformer", "entropy_curve_mae", 30, why=LEARNED,
+        contrast=ABSOLUTE),
     Row("the same, K = 50", FIRST, 0.0288, "hmm", "transformer", "entropy_curve_mae", 50, why=DILUTED),
     Row("transformer on hmm, absolute value first", LATER, 0.049, "hmm", "transformer"),
     Row("Mamba on hmm, absolute value first", LATER, 0.024, "hmm", "mamba2"),
     Row("LSTM fails on hmm", LATER, 0.411, "hmm", "lstm", failure=True, why=CONTEXT_FREE),
     Row("an MLP fails on hmm", LATER, 0.40, "hmm", "mlp", failure=True, why=CONTEXT_FREE),
-    Row("attention off in the top two layers fits hmm at K = 20, curve", FIRST, 1.57e-3, *TOP_OFF),
-    Row("and collapses at K = 50, curve", FIRST, 1.79, *TOP_OFF, 50, failure=True),
+    Row("attention off in the top two layers fits hmm at K = 20, curve", FIRST, 1.57e-3, *TOP_OFF, why=STEPS),
+    Row("and collapses at K = 50, curve", FIRST, 1.79, *TOP_OFF, 50, failure=True, why=LEARNED,
+        contrast=ABSOLUTE),
     Row("transformer recalls 100 % (missed)", LATER, 0.005, "recall", "transformer", "tv", over="uniform", whole=True,
         why=MISSED),
     Row("Mamba recalls 97.8 % (missed)", LATER, 0.022, "recall", "mamba2", "tv", over="uniform", why=MISSED),
     Row("LSTM recalls 0.5 % (missed)", LATER, 0.995, "recall", "lstm", "tv", failure=True, over="uniform", why=MISSED),
     *(
-        Mechanism(source, published, task, "transformer", claim)
-        for source, published, claim in (
-            (FIRST, "> 10 times", "Every layer is needed"),
-            (FIRST, "one head", "Layer 0 has one hypothesis-frame head"),
+        Mechanism(source, published, task, "transformer", claim, *why)
+        for source, published, claim, *why in (
+            (FIRST, "> 10 times", "Every layer is needed", LAYERS),
+            (FIRST, "one head", "Layer 0 has one hypothesis-frame head", HEADS),
             (LATER, "0.052, random 0.082", "Layer-0 keys are an orthogonal frame of the hypotheses"),
             (FIRST, "sharpens", "Queries align with feasible hypotheses, more so with depth"),
             (GEOMETRY, "PC1 84-90 %", "Late values lie on a low-dimensional manifold"),

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bench import claims
-from bench.claims import UNTESTED, Claim, Evidence, Mechanism, Row, Told, scene, weigh
+from bench.claims import UNTESTED, Claim, Contrast, Evidence, Mechanism, Row, Told, scene, weigh
+from bench.config import compose
 from bench.diagnostics.claims import CLAIMS as weighed
 from bench.presets import NEWER_BLOCK
 from bench.records import write
@@ -31,8 +32,6 @@ def test_verdicts(ours, published, failure, verdict):
 
 @pytest.fixture(scope="module")
 def record():
-    from bench.config import compose
-
     plain = {"positions": "alibi", "activation": "relu2"}
     return run_one(compose("smoke", "transformer", "hmm", 0, "cpu", {"steps": 2, **plain}))[0]
 
@@ -99,6 +98,26 @@ def test_an_explanation_has_its_numbers_from_the_run(record):
     curve = min(sum(abs(h - c) for h in bayes) / len(bayes) for c in bayes)  # a median is one of them, or as good
     expected = [at_k["uniform"]["all"]["entropy_mae"], at_k["best constant"]["all"]["entropy_mae"], curve]
     assert [float(part.split()[1]) for part in told.split(", ")] == pytest.approx(expected, rel=1e-3)
+
+
+def test_an_explanation_names_our_steps_and_what_another_setting_gives_where_that_was_run(record):
+    claim = replace(
+        CLAIM, why="ours had {steps}", contrast=Contrast("positions", "sinusoidal", ", and elsewhere {measured}")
+    )
+    usual = as_row(record, "quick", 0.04, steps=1200, positions="alibi")
+    assert claim.judge(Evidence([usual], {})).why == "ours had 1,200"
+    other = [as_row(record, "quick", 0.3, seed, steps=1200, positions="sinusoidal") for seed in range(2)]
+    told = claim.judge(Evidence([usual, other[0]], {}))
+    assert told.why == "ours had 1,200, and elsewhere 0.3 (preset quick, 1 seed, 1,200 steps)"
+    assert told.measured.startswith("0.04 ")
+
+
+def test_of_two_rows_of_one_size_the_presets_own_speaks(record):
+    config = compose("quick", "transformer", "hmm", 0, "cpu", {}).to_json()
+    own = replace(as_row(record, "quick", 0.04), config=config)
+    other = replace(as_row(record, "quick", 0.3), config={**config, "positions": "sinusoidal"})
+    for records in ([own, other], [other, own]):
+        assert CLAIM.judge(Evidence(records, {})).measured.startswith("0.04 ")
 
 
 def test_who_does_no_worse_than_the_exact_predictor_shows_noise(record):
