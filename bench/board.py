@@ -35,8 +35,8 @@ All errors are in bits, against the exact posterior; lower is better.
 - *Italics*: reference predictors, computed on the same sequences; *best constant* has the best MAE of all that say
   the same everywhere, and is shown for that alone.
 - name=value: behind an architecture, a setting that is not its preset's; a row without any has them all.
-- [low, high]: 95 % interval of the mean over seeds (Student's t); with one seed there is none. Rows that overlap the
-  best of their rank share it.
+- [low, high]: 95 % interval of the mean over seeds (Student's t); with one seed there is none. A rank
+  is one more than the number of rows whose interval lies below this one's.
 - **p**: paired sign-flip test against the row above, on the seeds that both have.
 - **state**: bytes carried from one position to the next, at the training length, in float32.
 - **FLOPs**: forward and backward passes of the whole training, by torch's counter.

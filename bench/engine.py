@@ -249,8 +249,9 @@ def _run_beside(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, R
                     worker.process.join()
                     del workers[channel]
                     if stop.asked() is None:
-                        record = lost(worker.config, f"the process died (exit code {worker.process.exitcode})")
-                        view.finished(worker.config, record, f"wrote {write(plan.out, record, None)}")
+                        why = f"the process died (exit code {worker.process.exitcode})"
+                        record, where = last_word(worker.config, plan.out, why)
+                        view.finished(worker.config, record, where)
                         finished[worker.config.id()] = record
                     continue
                 if kind == "step":
@@ -300,6 +301,19 @@ def _work(config: RunConfig, plan: Plan, patient: bool, threads: int, channel: C
             send("refused", str(error))
         except KeyboardInterrupt:
             pass
+
+
+def last_word(config: RunConfig, out: Path, why: str) -> tuple[RunRecord, str]:
+    """Of a run whose process died: the record that it had finished by then, or one that says why there is none."""
+    record = lost(config, why)
+    path = out / record.path
+    try:
+        written = read(path)
+        if written.status == "ok":
+            return written, f"already in {path}"
+    except BadRecord:
+        pass  # not there, or to be replaced
+    return record, f"wrote {write(out, record, None)}"
 
 
 def lost(config: RunConfig, why: str) -> RunRecord:

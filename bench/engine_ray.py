@@ -17,10 +17,10 @@ import torch
 
 from bench import stop
 from bench.config import RunConfig
-from bench.engine import POLL_SECONDS, Outcome, Plan, lost, perform, started_over
+from bench.engine import POLL_SECONDS, Outcome, Plan, last_word, perform, started_over
 from bench.log import read_events
 from bench.progress import View
-from bench.records import RunRecord, write
+from bench.records import RunRecord
 from bench.registry import BadInput
 from bench.train import Progress
 
@@ -39,15 +39,17 @@ def run_on_ray(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, Ru
     running: dict[Any, RunConfig] = {}
     seen: dict[str, int] = {}
     finished: dict[str, RunRecord] = {}
+    told = False
     try:
         while (waiting and stop.asked() is None) or running:
             while waiting and len(running) < plan.jobs and stop.asked() is None:
                 config = waiting.pop()
                 seen.setdefault(config.id(), 0 if plan.fresh else _size(_events(config, plan.out)))
                 running[task.remote(config, plan)] = config
-            if stop.asked() is not None:
-                for reference in running:
-                    ray.cancel(reference, force=False)  # as Ctrl-C there: finish the step, keep it
+            if stop.asked() is not None and not told:
+                told = True
+                for reference in running:  # as Ctrl-C there: finish the step, keep it. Once: a second leaves at once
+                    ray.cancel(reference, force=False)
             done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for config in running.values():
                 seen[config.id()] = _show(config, plan, view, seen[config.id()])
@@ -63,8 +65,7 @@ def run_on_ray(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, Ru
                     cause = getattr(error, "cause", None)
                     if isinstance(cause, BadInput):
                         raise cause from None
-                    record = lost(config, str(error).strip().splitlines()[-1])
-                    where = f"wrote {write(plan.out, record, None)}"
+                    record, where = last_word(config, plan.out, str(error).strip().splitlines()[-1])
                 if record is None and stop.asked() is None:
                     waiting.append(config)  # its machine was told to stop: elsewhere, then
                 elif record is not None:

@@ -1,13 +1,14 @@
 """What several seeds allow one to say.
 
 Seeds are paired: runs of one seed read the same batches and the same evaluation sequences, so two architectures are
-compared seed by seed.
+compared seed by seed. What they share is the data, not the course of training: on two machines one run ends some per
+cent apart, and so a row may have seeds from several.
 
 interval       95 % interval of the mean over seeds, by Student's t. A bootstrap of two or three seeds is no more than
                their range, which holds the mean in half to three quarters of all cases
 paired_p       exact sign-flip test of the mean paired difference, two-sided: 2^-(n-1) at the least, so that five seeds
                cannot go below 0.06, and three not below 0.25
-shared_ranks   a row shares the rank above it if its interval overlaps that of the best row of that rank
+shared_ranks   one more than the number of rows that are clearly better: whose interval ends before this one's begins
 """
 
 from __future__ import annotations
@@ -44,14 +45,6 @@ def paired_p(a: dict[int, float], b: dict[int, float]) -> float | None:
 
 
 def shared_ranks(rows: Sequence[Sequence[float]]) -> list[int]:
-    """Ranks of rows that come in order of their means, each with its values over seeds."""
-    ranks: list[int] = []
-    leader: tuple[float, float] | None = None
-    for place, values in enumerate(rows, start=1):
-        mine = interval(values) or (mean(values), mean(values))
-        if leader is not None and mine[0] <= leader[1]:
-            ranks.append(ranks[-1])
-        else:
-            leader = mine
-            ranks.append(place)
-    return ranks
+    """Ranks of rows, each given by its values over seeds; one seed alone is an interval of no width."""
+    bounds = [interval(values) or (mean(values), mean(values)) for values in rows]
+    return [1 + sum(high < low for _, high in bounds) for low, _ in bounds]

@@ -7,6 +7,7 @@ the host.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -231,10 +232,12 @@ def _look(model: nn.Module, watch: Exam, losses: list[Tensor], step: int, steps:
     """The one place where training waits for the device."""
     each = torch.stack(losses) / LN2
     loss_bits = each.mean().item()
-    if not torch.isfinite(torch.tensor(loss_bits)):
+    if not math.isfinite(loss_bits):
         raise Diverged(f"the loss is {loss_bits} by step {step}")
     model.eval()
     result = score(watch, predict(model, watch.batch))
     model.train()
     eval_bits, error = (result.h_bayes + result.kl).mean().item(), result.entropy_mae.mean().item()
+    if not math.isfinite(eval_bits):  # the last update is in no training loss
+        raise Diverged(f"the loss on the watched sequences is {eval_bits} after step {step}")
     return Progress(step, steps, loss_bits, eval_bits, error, time.perf_counter() - start, tuple(each.tolist()))

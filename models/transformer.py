@@ -58,9 +58,7 @@ class Attention(nn.Module):
         self.heads, self.head_width, self.header, self.backend = heads, head_width, header, backend
         self.rotate = positions == "rope"
         self.slopes: Tensor | None
-        # from 1, steep enough to find the previous token by, down towards nothing, for what is far away
-        slopes = 2.0 ** (-8.0 * torch.arange(heads) / heads) if positions.startswith("alibi") else None
-        self.register_buffer("slopes", slopes, persistent=False)
+        self.register_buffer("slopes", _slopes(heads) if positions.startswith("alibi") else None, persistent=False)
         self.gate: Tensor | None
         self.register_buffer("gate", None, persistent=False)  # [heads]: set it to switch heads off
         self.project = nn.Linear(width, 3 * heads * head_width)
@@ -106,6 +104,15 @@ class Attention(nn.Module):
             qkv_B3Hd[:, 0], memory.cache_BT2Hd, position + 1, self.slopes, self.header, self.gate, self.backend
         )
         return self.out(self.z(z_BHd[:, None])[:, 0].flatten(1))
+
+
+def _slopes(heads: int) -> Tensor:
+    """From 1, steep enough to find the previous token by, down towards nothing, for what is far away.
+
+    A head that is alone has the middle of that range: with the steepest slope it would be blind beyond a few positions,
+    and its row would say nothing of how many heads it takes.
+    """
+    return 2.0 ** (-8.0 * (torch.arange(heads) / heads if heads > 1 else torch.tensor([0.5])))
 
 
 class UniformAttention(nn.Module):

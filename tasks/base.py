@@ -65,3 +65,8 @@ def require(condition: bool, message: str) -> None:
     """Refuse an impossible parameter at the boundary."""
     if not condition:
         raise BadInput(message)
+
+
+def one_hot(x: Tensor, classes: int) -> Tensor:
+    """[..., classes] in float64; torch's own looks at the numbers first, and so may keep the host waiting."""
+    return (x[..., None] == torch.arange(classes, device=x.device)).to(torch.float64)

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from tasks.base import TASKS, Batch, Shape, require
+from tasks.base import TASKS, Batch, Shape, one_hot, require
 
 
 @TASKS.add("bijection", version=1, primitive="accumulation")
@@ -97,7 +96,7 @@ def _permutations(n: int, size: int, rng: torch.Generator) -> Tensor:
 
 def _values(tokens_BT: Tensor, size: int) -> Tensor:
     """One-hot of the value that follows each key, [B, K, V]; zero after the last key, where none is shown."""
-    values = one_hot(tokens_BT[:, 1::2] - size, size).to(torch.float64)
+    values = one_hot(tokens_BT[:, 1::2] - size, size)
     return torch.nn.functional.pad(values, (0, 0, 0, 1))
 
 

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from tasks.base import TASKS, Batch, Shape, require
+from tasks.base import TASKS, Batch, Shape, one_hot, require
 
 
 @TASKS.add("recall", version=1, primitive="binding")
@@ -67,5 +66,5 @@ class Recall:
         values_BP = batch.tokens[:, 1 : 2 * self.pairs : 2] - self.keys
         queries_BK = batch.tokens[:, self.shape.lead :]
         match_BKP = (queries_BK[:, :, None] == stored_BP[:, None, :]).to(torch.float64)
-        known_BKV = match_BKP @ one_hot(values_BP, self.values).to(torch.float64)
+        known_BKV = match_BKP @ one_hot(values_BP, self.values)
         return torch.where(match_BKP.any(-1, keepdim=True), known_BKV, 1.0 / self.values)

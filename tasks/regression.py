@@ -71,7 +71,9 @@ class Regression:
         moment = (x_BKD * y_BK[..., None] / self.noise**2).cumsum(1)
         before_BKDD, before_BKD = pad(outer, (0, 0, 0, 0, 1, 0))[:, :-1], pad(moment, (0, 0, 1, 0))[:, :-1]
         precision_BKDD = before_BKDD + torch.eye(self.dims, dtype=torch.float64, device=x_BKD.device)
-        gain_BKD = torch.linalg.solve(precision_BKDD, x_BKD)
+        gain_BKD = torch.linalg.solve_ex(precision_BKDD, x_BKD)[
+            0
+        ]  # solve would have the host wait, to look for failures
         mean_BK1 = (gain_BKD * before_BKD).sum(-1, keepdim=True)
         spread_BK1 = ((gain_BKD * x_BKD).sum(-1, keepdim=True) + self.noise**2).sqrt()
         below = torch.special.ndtr((self.edges().to(x_BKD.device) - mean_BK1) / spread_BK1)

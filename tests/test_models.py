@@ -27,7 +27,7 @@ from models.base import (
 )
 from models.kernels.attention import attention, attention_step
 from models.taps import edit, record, tap_names
-from models.transformer import reference
+from models.transformer import Attention, reference
 from tasks.base import TASKS
 from tasks.hmm import HMM
 
@@ -269,7 +269,12 @@ def test_state_bytes_follow_from_the_architecture():
     assert shifted.state_bytes(30) == 3 * (2 * 30 + 3) * 32 * 4  # the last q, k and v too
     assert make("transformer-uniform-attn", task).state_bytes(39) == 3 * 32 * 4
     assert make("mlp-pointwise", task).state_bytes(39) == 0
-    assert count_parameters(transformer) > 0
+
+
+def test_slopes_fall_from_one_and_a_head_that_is_alone_has_the_middle_of_them():
+    assert Attention(32, 4, 8, 0, "alibi", "sdpa").slopes.tolist() == [1, 1 / 4, 1 / 16, 1 / 64]
+    alone = make("transformer-1-head", TASKS["bijection"]())
+    assert all(block.attn.slopes.tolist() == [1 / 16] for block in alone.blocks)
 
 
 def test_the_activation_is_a_squared_relu_to_the_last_bit():

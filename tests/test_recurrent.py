@@ -1,6 +1,9 @@
 """Recurrences: their parallel forms against fla's naive twins and against themselves, one position at a time."""
 
 import inspect
+import os
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -136,6 +139,36 @@ def test_the_arithmetic_of_a_recurrence_is_counted(arch):
     used = count_parameters(model) - count_parameters(model.embed)
     matrices = 6 * used * config.batch * 30
     assert 0.95 * matrices < step_flops(config) < 1.5 * matrices
+
+
+@pytest.mark.parametrize(
+    ("preset", "task"), [("quick", "hmm"), ("quick", "bernoulli"), ("bernoulli-report", "bernoulli")]
+)
+def test_the_arithmetic_of_attention_is_counted(preset, task):
+    """Scores and their mean of values, two operations a number; every product once forward and twice backward."""
+    config = compose(preset, "transformer", task, 0, "cpu", {})
+    length = config.make_task().shape.length(config.horizon)
+    weights = sum(
+        p.numel() for name, p in config.make_model().named_parameters() if p.ndim == 2 and "token" not in name
+    )
+    attention = 2 * 2 * length**2 * config.width * config.layers
+    expected = 3 * (2 * length * weights + attention) * config.batch
+    assert step_flops(config) == pytest.approx(expected, rel=2e-3)  # nobody asks for the gradient of the features
+
+
+def test_on_cuda_flas_kernels_are_asked_for_float32(monkeypatch):
+    asked = []
+    monkeypatch.delenv("TRITON_F32_DEFAULT", raising=False)
+
+    def kernel(*_, **__):
+        asked.append(os.environ.get("TRITON_F32_DEFAULT"))
+        return (None,)
+
+    monkeypatch.setitem(sys.modules, "fla.ops.simple_gla", SimpleNamespace(chunk_simple_gla=kernel))
+    monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", SimpleNamespace(chunk_gated_delta_rule=kernel))
+    decayed_sum(SimpleNamespace(is_cuda=True), None, None, None)
+    delta_rule(SimpleNamespace(is_cuda=True), None, None, None, None)
+    assert asked == ["ieee", "ieee"]
 
 
 def test_flas_kernels_take_the_arguments_that_they_are_given():

@@ -46,9 +46,11 @@ def test_paired_test_uses_common_seeds_and_sees_through_what_they_share():
     assert paired_p(noise, noise) == 1.0
 
 
-def test_ranks_are_shared_with_the_best_they_overlap_and_no_further():
-    """A chain of overlaps does not make the last equal to the first."""
+def test_a_rank_counts_the_rows_that_are_clearly_better():
+    """A chain of overlaps does not make the last equal to the first, nor does a row between two part them."""
     rows = [[0.9, 1.0, 1.1], [1.1, 1.2, 1.3], [1.5, 1.6, 1.7], [9.0, 9.1, 9.2]]
-    assert shared_ranks(rows) == [1, 1, 3, 4]
+    assert shared_ranks(rows) == [1, 1, 2, 4]  # the third overlaps the second, not the first
     assert shared_ranks([[1.0], [2.0], [2.0], [3.0]]) == [1, 2, 2, 4]
+    assert shared_ranks([[0.9, 1.0, 1.1], [1.2], [0.5, 1.5, 2.5]]) == [1, 1, 1]
+    assert shared_ranks([[0.9, 1.0, 1.1], [1.3], [0.5, 1.5, 2.5]]) == [1, 2, 1]
     assert shared_ranks([]) == []

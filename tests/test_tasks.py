@@ -210,8 +210,8 @@ class TestEveryTask:
         batch = draw(task, 4000)
         p = task.posterior(batch).flatten()
         happened = torch.nn.functional.one_hot(batch.targets, task.shape.classes).double().flatten()
-        for low in torch.arange(0, 1, 0.1).tolist():
-            inside = (p >= low) & (p < low + 0.1)
+        for low in (*torch.arange(0, 1, 0.1).tolist(), 1.0):  # what is certain has a bin of its own
+            inside = (p >= low) & (p < min(low + 0.1, 1.0)) if low < 1 else p == 1
             if inside.sum() < 100:
                 continue
             expected, observed = p[inside].mean(), happened[inside].mean()

@@ -11,6 +11,7 @@ from bench.muon import Muon, orthogonalise
 from bench.run import make_model, run_one
 from bench.train import Diverged, backward, draw, fit, make_optimizers, schedule
 from models.base import ARCHS
+from tasks.base import TASKS
 
 
 def test_muon_takes_the_steps_of_torchs_own():
@@ -153,6 +154,14 @@ def test_a_loss_that_is_no_number_ends_the_run_as_a_failed_record(smoke):
     assert weights is None
 
 
+def test_weights_that_are_lost_in_the_last_update_end_the_run_too(smoke):
+    """The loss of a step is taken before its update: the last one shows in the watched sequences alone."""
+    record, weights = run_one(smoke(arch="mlp-pointwise", steps=1, lr=1e30, adam_lr=1e30, warmup=0))
+    assert record.status == "failed"
+    assert "watched sequences is nan after step 1" in record.error
+    assert weights is None
+
+
 def test_a_record_says_what_was_measured_and_null_for_the_rest(smoke):
     record, _ = run_one(smoke(arch="mlp", task="hmm"))
     assert record.metrics["20"]["all"]["entropy_mae"] > 0
@@ -178,7 +187,7 @@ def test_post_is_the_mean_of_the_new_positions(smoke):
 class HostReads(TorchDispatchMode):
     """Counts what would make the host wait for a GPU: reading a number, or a size that depends on data."""
 
-    WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
+    WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "_linalg_check_errors")
 
     def __init__(self):
         super().__init__()
@@ -191,10 +200,13 @@ class HostReads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("arch", ["transformer", "mlp", "gru", "gated-deltanet"])
-def test_no_step_waits_for_the_host(smoke, arch):
+@pytest.mark.parametrize(
+    ("arch", "task"),
+    [*((arch, "hmm") for arch in ("mlp", "gru", "gated-deltanet")), *(("transformer", task) for task in TASKS.names())],
+)
+def test_no_step_waits_for_the_host(smoke, arch, task):
     """Drawing, forward, backward, clipping and Muon. AdamW's own step counter lives on the device with CUDA alone."""
-    config = smoke(arch=arch, task="hmm", steps=1)
+    config = smoke(arch=arch, task=task, steps=1)
     task, model = config.make_task(), make_model(config)
     _, muon = make_optimizers(model, config)
     with HostReads() as reads:
@@ -205,4 +217,5 @@ def test_no_step_waits_for_the_host(smoke, arch):
     with HostReads() as reads:
         loss.item()
         torch.ones(3).nonzero()
-    assert len(reads.found) == 2  # it does see them
+        torch.linalg.solve(torch.eye(3), torch.ones(3))
+    assert len(reads.found) == 3  # it does see them

@@ -1,6 +1,8 @@
 """bench verify: a true record holds, and any one thing changed is found."""
 
 import json
+from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
@@ -10,12 +12,13 @@ from bench.config import compose
 from bench.records import read, write
 from bench.run import run_one
 
+FEW = {"steps": 4, "horizons": (10, 20), "sequences": 16}
+
 
 @pytest.fixture(scope="module")
 def made():
     """Two runs of one architecture: their weights fit into each other's place."""
-    few = {"steps": 4, "horizons": (10, 20), "sequences": 16}
-    return [run_one(compose("smoke", "mlp-pointwise", "hmm", seed, "cpu", few)) for seed in (0, 1)]
+    return [run_one(compose("smoke", "mlp-pointwise", "hmm", seed, "cpu", FEW)) for seed in (0, 1)]
 
 
 @pytest.fixture
@@ -149,18 +152,59 @@ def test_on_another_platform_the_tolerance_is_stated_and_kept(runs, capsys):
     assert call(capsys, runs[0])[0] == 1
 
 
-def test_on_another_platform_a_rerun_must_fall_within_the_interval(runs, capsys):
-    change(runs[0], lambda d: d["platform"].update(name="another processor"))
-    code, out = call(capsys, runs[0], "--rerun")
-    assert code == 0
-    assert "allowed" in out
-    for path in runs:  # both seeds claim a third of the error
-        change(
-            path, lambda d: d["metrics"]["20"]["all"].update(entropy_mae=d["metrics"]["20"]["all"]["entropy_mae"] / 3)
-        )
-    code, out = call(capsys, runs[0], "--rerun")
+def error_of(record, value):
+    metrics = deepcopy(record.metrics)
+    metrics["20"]["all"]["entropy_mae"] = value
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("claim", "siblings", "holds"),
+    [
+        (1.0, [], True),
+        (1 / 1.4, [], True),  # a factor of 1.5 either way
+        (1 / 3, [], False),
+        (1 / 3, [1.0], False),  # one other seed has no spread
+        (1 / 3, [0.99, 1.0, 1.01], False),  # the true seeds agree, and the record has no say in it
+        (1 / 3, [0.3, 1.0, 1.6], True),  # seeds of this run differ by as much
+        (1 / 300, [0.99, 1.0, 1.01], False),
+    ],
+)
+def test_elsewhere_a_rerun_must_be_near_the_record_or_both_among_the_other_seeds(
+    made, tmp_path, claim, siblings, holds
+):
+    record = made[0][0]
+    true = record.metrics["20"]["all"]["entropy_mae"]
+    platform = {**record.platform, "name": "another processor"}
+    path = write(tmp_path, replace(record, platform=platform, metrics=error_of(record, claim * true)), None)
+    for seed, share in enumerate(siblings, start=1):
+        config = compose("smoke", "mlp-pointwise", "hmm", seed, "cpu", FEW)
+        other = replace(record, id=config.id(), config=config.to_json(), metrics=error_of(record, share * true))
+        write(tmp_path, other, None)
+    verdict = verify.verify(path, rerun=True)
+    assert verdict.holds is holds
+    assert "allowed a factor of 1.5" in verdict.how
+
+
+def test_another_number_of_threads_and_a_run_that_was_moved_are_another_platform(made, tmp_path):
+    record, weights = made[0]
+    changed = deepcopy(record.metrics)
+    changed["20"]["all"]["kl"] += 5e-5
+    for told in ({"platform": {**record.platform, "threads": 4096}}, {"notes": ["continued on another platform"]}):
+        path = write(tmp_path, replace(record, metrics=changed, **told), weights)
+        assert verify.verify(path, rerun=False).holds
+    path = write(tmp_path, replace(record, metrics=changed), weights)
+    assert not verify.verify(path, rerun=False).holds
+
+
+def test_a_record_from_a_gpu_is_not_verified_without_one_and_stops_nothing(runs, tmp_path, capsys):
+    config = compose("smoke", "mlp-pointwise", "hmm", 0, "cuda", {**FEW, "attention": "sdpa"})
+    record = replace(read(runs[0]), id=config.id(), config=config.to_json())
+    write(tmp_path, record, None)
+    code, out = call(capsys, tmp_path)
     assert code == 1
-    assert "is outside" in out
+    assert "not verified (it was made on a GPU, and here is none)" in out
+    assert "2 hold, 0 do not, 1 not verified" in out
 
 
 def test_nothing_to_verify_is_a_mistake(tmp_path, capsys):
