@@ -17,7 +17,7 @@ from tabulate import tabulate
 from bench.floors import effective_memory
 from bench.glance import GLANCE_LEGEND, PRIMITIVES, PRIMITIVES_LEGEND, at_a_glance, primitives
 from bench.records import RunRecord, parse_config
-from bench.rows import group, number, plain, ranked, ranks, row_name, same_settings
+from bench.rows import group, number, plain, ranked, ranks, references_of, row_name, same_settings
 from bench.stats import interval, paired_p
 
 TITLE = "# tunnel-bench leaderboard"
@@ -114,7 +114,7 @@ def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[lis
     for place, (rank, (errors, same)) in enumerate(zip(ranks(runs, trained), runs, strict=True)):
         error = mean(errors.values())
         cells = _errors([record.metrics for record in same], trained, longer)
-        cells += [effective_memory(error, same[0].references[trained]) or ""] if memories else []
+        cells += [effective_memory(error, references_of(same, trained)) or ""] if memories else []
         cells += _costs(same)
         if several:
             p = paired_p(runs[place - 1][0], errors) if place else None
@@ -139,7 +139,7 @@ def _long_memory(records: list[RunRecord], marked: Set[str]) -> list[str]:
     beyond = [
         plain(row_name(same[0], records))
         for errors, same in ranked(records, trained, marked)
-        if mean(errors.values()) < CLEARLY * same[0].references[trained][window]["all"]["entropy_mae"]
+        if mean(errors.values()) < CLEARLY * references_of(same, trained)[window]
     ]
     return [f"Memory beyond {LONG} observations: {', '.join(beyond) or 'no row has it'}."]
 

@@ -2,9 +2,10 @@
 
 A claim names the row of a table that speaks to it: task, architecture, horizon, metric, and what the published model
 was trained on, the exact posterior or one draw from it. It is held against the largest preset at which that row was run
-(paper, small, quick; most seeds, then most steps, then the preset's own settings), by its mean over seeds. Where the
-published model learned from draws and none of ours did, ours cannot show a success; a failure it can refute. Claims
-about how a model works, and those of the Bernoulli report, are read from the runs' reports.
+(paper, small, quick; most sequences read, then the preset's own settings, then most seeds), by its mean over seeds.
+Where the published model learned from draws and none of ours did, ours cannot show a success; a failure it can refute.
+Claims about how a model works, and those of the Bernoulli report, are read from the runs' reports: of the largest run
+that has one, the lowest seed first.
 
 exceeded         a success was claimed and ours is better by more than the slack
 reproduced       ours is within the slack of what was claimed
@@ -28,7 +29,7 @@ from tabulate import tabulate
 from bench.board import GENERATED
 from bench.presets import NEWER_BLOCK
 from bench.records import RunRecord
-from bench.rows import plain, untouched
+from bench.rows import plain, references_of, same_settings, untouched
 from bench.stats import interval
 
 SLACK = 1.5  # a factor: another seed, recipe or machine moves an error by as much
@@ -88,7 +89,7 @@ class Row:
         verdict, why = UNTESTED, BETTER_TARGETS
         if self.supervision in rows or self.failure:
             verdict = weigh(mean(map(self.value, row)), self.published, self.failure)
-            why = self.why.format(steps=f"{row[0].config['steps']:,}", **floors(row[0], self.horizon))
+            why = self.why.format(steps=f"{row[0].config['steps']:,}", **floors(row, self.horizon))
             if self.contrast:
                 why += self.contrast.told(self, evidence)
         if self.whole and verdict == "exceeded":
@@ -183,18 +184,17 @@ class Evidence:
 
     def rows(self, task: str, arch: str, supervision: str = "posterior") -> list[list[RunRecord]]:
         """Seeds of one setting, the largest setting first."""
-        rows: dict[str, list[RunRecord]] = {}
-        for record in self.records:
+
+        def speaks(record: RunRecord) -> bool:
             c = record.config
-            usual = c["supervision"] == supervision and not set(c["task_params"]) - {"bos"}
-            if record.status == "ok" and usual and (c["task"], c["arch"]) == (task, arch) and c["preset"] in SIZES:
-                rows.setdefault(str(sorted((k, str(v)) for k, v in c.items() if k != "seed")), []).append(record)
+            ours = (c["task"], c["arch"], c["supervision"]) == (task, arch, supervision) and c["preset"] in SIZES
+            return ours and record.status == "ok" and not set(c["task_params"]) - {"bos"}
 
-        def place(row: list[RunRecord]) -> tuple[int, int, int, bool]:
+        def place(row: list[RunRecord]) -> tuple[int, int, bool, int]:
             c = row[0].config
-            return SIZES.index(c["preset"]), -len(row), -c["steps"], not untouched(c)
+            return SIZES.index(c["preset"]), -c["steps"] * c["batch"], not untouched(c), -len(row)
 
-        return sorted(rows.values(), key=place)
+        return sorted(same_settings([record for record in self.records if speaks(record)]), key=place)
 
     def row(self, task: str, arch: str, supervision: str, settings: Mapping[str, Any] | None = None) -> list[RunRecord]:
         """The largest, of those that have these settings."""
@@ -230,13 +230,13 @@ def weigh(ours: float, published: float, failure: bool) -> str:
     return "exceeded" if ours < published else "not reproduced"
 
 
-def floors(run: RunRecord, horizon: int) -> dict[str, str]:
-    """What predictors that read nothing score on the run's own sequences: by MAE, and the best of them by the curve."""
-    at_k = run.references[str(horizon)]
-    entropies = run.by_position[str(horizon)]["h_bayes"]
+def floors(row: list[RunRecord], horizon: int) -> dict[str, str]:
+    """What predictors that read nothing score on the row's own sequences: by MAE, and the best of them by the curve."""
+    known = references_of(row, str(horizon))
+    entropies = [mean(at_k) for at_k in zip(*(r.by_position[str(horizon)]["h_bayes"] for r in row), strict=True)]
     curve = mean(abs(h - median(entropies)) for h in entropies)
-    named = {"uniform": "uniform", "constant": "best constant"}
-    return {name: number(at_k[of]["all"]["entropy_mae"]) for name, of in named.items()} | {"curve": number(curve)}
+    found = {"uniform": known["uniform"], "constant": known["best constant"], "curve": curve}
+    return {name: number(value) for name, value in found.items()}
 
 
 def scene(run: RunRecord) -> str:

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.score import Exam, Score, entropy_bits, score
 from tasks.base import TASKS, Task
+
+
+def reference_names(task_name: str) -> list[str]:
+    windows = TASKS.facts(task_name).get("windows", ())
+    return ["exact", "uniform", "best constant", *(f"window {window}" for window in windows)]
 
 
 def reference_scores(task_name: str, task: Task, exam: Exam) -> dict[str, Score]:
@@ -42,12 +46,12 @@ def _with_entropy(bits: float, classes: int) -> Tensor:
     return torch.lerp(point, flat, (low + high) / 2)
 
 
-def effective_memory(error: float, references: dict[str, Any]) -> str | None:
+def effective_memory(error: float, references: dict[str, float]) -> str | None:
     """The window at which the exact filter makes the same error, log-linear between neighbours; None if it has none."""
     windows = sorted(
-        (int(name.split()[1]), metrics["all"]["entropy_mae"])
-        for name, metrics in references.items()
-        if name.startswith("window ") and metrics["all"]["entropy_mae"] > 1e-9  # else it has seen everything
+        (int(name.split()[1]), of_window)
+        for name, of_window in references.items()
+        if name.startswith("window ") and of_window > 1e-9  # else it has seen everything
     )
     if not windows:
         return None

@@ -38,7 +38,7 @@ from bench.glance import HELD, PARTLY, PRIMITIVES, PRIMITIVES_LEGEND, primitive_
 from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, RunRecord, prepare_folder, write_whole
 from bench.registry import BadInput
-from bench.rows import group, printable, ranked, ranks, row_name, untouched
+from bench.rows import group, printable, ranked, ranks, references_of, row_name, untouched
 from bench.stats import interval, paired_p
 from models.base import ARCHS
 
@@ -177,7 +177,7 @@ def _ranking(members: Sequence[RunRecord], marked: frozenset[str]) -> dict[str, 
                 **dict(zip(("mae", "kl", "curve", "at"), scores, strict=True)),
                 "interval": _short(interval(list(errors.values()))),
                 "p": _short(paired_p(runs[place - 1][0], errors) if place else None),
-                "memory": effective_memory(mean(errors.values()), same[0].references[trained]),
+                "memory": effective_memory(mean(errors.values()), references_of(same, trained)),
                 **_costs(same),
                 "exam": exam,
                 "h": _average(same, mine, "h_model", stride),

@@ -7,16 +7,18 @@ row; one whose every setting is its preset's is `untouched`, and others are name
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from dataclasses import fields
 from math import isinf
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from bench.config import USUAL
 from bench.presets import PRESETS
 from bench.presets import TASKS as CORE_TASKS
 from bench.records import RunRecord
 from bench.stats import shared_ranks
+from tasks.base import TASKS
 
 
 class Group(NamedTuple):
@@ -38,12 +40,18 @@ def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
     groups: dict[Group, list[RunRecord]] = defaultdict(list)
     for record in records:
         c = record.config
-        usual = {"horizon": c["horizon"], **preset_values(c)}
-        given = {**c["task_params"], "horizon": c["horizon"]}
+        given, usual = _task_settings(c)
         unusual = (f"{name}={value}" for name, value in sorted(given.items()) if usual.get(name) != value)
         task = " ".join([c["task"], *unusual])
         groups[Group(printable(task), c["preset"], c["supervision"], c["device"])].append(record)
     return dict(sorted(groups.items(), key=_place))
+
+
+def _task_settings(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All of a task's parameters, as this run had them and as its preset has them."""
+    own = {field.name: field.default for field in fields(cast(Any, TASKS[config["task"]]))}
+    given = {**own, **config["task_params"], "horizon": config["horizon"]}
+    return given, {**own, "horizon": config["horizon"], **preset_values(config)}
 
 
 def _place(item: tuple[Group, list[RunRecord]]) -> tuple[Any, ...]:
@@ -72,11 +80,15 @@ def untouched(config: dict[str, Any]) -> bool:
     return bool(usual) and all(usual[k] == v for k, v in told.items())
 
 
-def same_settings(records: list[RunRecord], marked: Set[str]) -> list[list[RunRecord]]:
-    """Seeds of one row; what is self-reported never enters the mean of what is not."""
+def same_settings(records: Sequence[RunRecord], marked: Set[str] = frozenset()) -> list[list[RunRecord]]:
+    """Seeds of one row; what is self-reported never enters the mean of what is not.
+
+    Of a search for the learning rate what it chose counts, not the errors that it saw: those differ between machines.
+    """
     rows: dict[tuple[bool, str], list[RunRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda r: r.config["seed"]):
-        settings = str(sorted((k, str(v)) for k, v in record.config.items() if k != "seed"))
+        config = {**record.config, "tuning": bool(record.config.get("tuning"))}
+        settings = str(sorted((k, str(v)) for k, v in config.items() if k != "seed"))
         rows[record.id in marked, settings].append(record)
     return list(rows.values())
 
@@ -119,6 +131,11 @@ def mean_of(records: list[RunRecord], k: str, metric: str, reference: str | None
     """Over seeds: of the models, or of a reference predictor on their sequences."""
     trees = [r.references[k][reference] if reference else r.metrics[k] for r in records]
     return mean(tree["all"][metric] for tree in trees)
+
+
+def references_of(records: list[RunRecord], k: str) -> dict[str, float]:
+    """The error of each reference predictor on the sequences of a row, its mean over seeds."""
+    return {name: mean_of(records, k, "entropy_mae", name) for name in records[0].references[k]}
 
 
 def one_row_each(records: list[RunRecord]) -> dict[str, tuple[dict[int, float], list[RunRecord]]]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from math import isclose
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from bench.config import RunConfig, check
+from bench.floors import reference_names
 from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, BadRecord, RunRecord, parse_config, read, read_all, record_files, write
 from bench.registry import BadInput, unknown
@@ -118,6 +121,10 @@ def _check_config(config: RunConfig) -> None:
         _require(getattr(config, name) <= most, f"config's {name} is {getattr(config, name)}, more than {most}")
     _require(len(config.horizons) <= 16, f"config has {len(config.horizons)} horizons, more than 16")
     _require(max(config.horizons, default=0) <= MOST["horizon"], f"config's horizons exceed {MOST['horizon']}")
+    search = config.tuning
+    _require(not search or set(search) == {"seed", "steps", "errors"}, "config's tuning is not a search of ours")
+    _require(not search or type(search["steps"]) is int, "config's tuning.steps is not a whole number")
+    _require(not search or isinstance(search["errors"], dict), "config's tuning.errors is not a table")
     for name, value in config.task_params.items():
         _require(isinstance(value, bool | int | float | str | None), f"config's {name} is not a plain value")
         _require(not isinstance(value, int) or value <= MOST["horizon"], f"config's {name} is too large")
@@ -152,6 +159,7 @@ def _check_scores(record: RunRecord, config: RunConfig) -> None:
     _require(config.horizon in config.horizons, "config's horizons leave out the training horizon")
     keys = {str(k) for k in config.horizons}
     trained = str(config.horizon)
+    names = set(reference_names(config.task))
     for name in ("metrics", "references", "by_position"):
         tree = getattr(record, name)
         _require(set(tree) == keys, f"{name} are not at the config's horizons")
@@ -160,7 +168,9 @@ def _check_scores(record: RunRecord, config: RunConfig) -> None:
     for k in keys:
         parts = {"all", "post"} if int(k) > config.horizon else {"all"}
         rows = {"metrics": record.metrics[k]} if record.metrics[k] else {}
-        rows |= {f"references.{name}": row for name, row in (record.references[k] or {}).items()}
+        known = record.references[k]
+        _require(not known or set(known) == names, f"references at {k} are not {', '.join(sorted(names))}")
+        rows |= {f"references.{name}": row for name, row in (known or {}).items()}
         for name, row in rows.items():
             _require(isinstance(row, dict) and set(row) == parts, f"{name} at {k} has not the parts {sorted(parts)}")
             for part in row.values():
@@ -179,6 +189,12 @@ def _check_curves(record: RunRecord, config: RunConfig) -> None:
         length = len(task.sample(1, int(k), generator("cpu", 0, "length")).queries)
         complete = all(len(at_k.get(name, ())) == length for name in CURVES)
         _require(complete, f"by_position at {k} has not {length} numbers in each of {', '.join(CURVES)}")
+        _require(record.metrics[k], f"by_position at {k}, and no metrics")
+        for part, start in (("all", 0), ("post", config.horizon)):
+            for name in ("entropy_mae", "kl") if part in record.metrics[k] else ():
+                told, curve = record.metrics[k][part][name], mean(at_k[name][start:])
+                same = isclose(told, curve, rel_tol=1e-6, abs_tol=1e-9)
+                _require(same, f"metrics at {k}: {name} of {part} is {told:g}, by position {curve:g}")
     for look in record.loss_curve:
         complete = isinstance(look, dict) and all(_is_number(look.get(name)) for name in LOOKS)
         _require(complete, f"loss_curve has a look without {', '.join(LOOKS)}")

@@ -140,6 +140,44 @@ def test_other_task_parameters_are_another_table(records):
     assert names == ["bijection", "bijection horizon=10", "bijection size=30"]
 
 
+def test_a_task_parameter_that_a_record_leaves_out_is_the_tasks_own_not_the_presets():
+    with_bos = run_one(compose("smoke", "mlp", "bernoulli", 0, "cpu", {"steps": 2}))[0]
+    assert with_bos.config["task_params"] == {"bos": True}
+    without = replace(with_bos, config={**with_bos.config, "task_params": {}})
+    assert [name.task for name in group([with_bos, without])] == ["bernoulli", "bernoulli bos=False"]
+
+
+def test_a_memory_is_read_off_the_windows_of_all_seeds(records):
+    a, b = (r for r in of(records, "hmm") if r.config["arch"] == "transformer")
+
+    def with_windows(record, factor):
+        at = record.references["20"]
+        windows = {
+            name: {**row, "all": {**row["all"], "entropy_mae": row["all"]["entropy_mae"] * factor}}
+            for name, row in at.items()
+            if name.startswith("window")
+        }
+        return replace(record, references={**record.references, "20": {**at, **windows}})
+
+    def memory(*rows):
+        header, lines = table(list(rows))
+        return next(line[header.index("memory")] for line in lines if line[1] == "transformer")
+
+    low, high = with_windows(a, 1.0), with_windows(b, 1e6)  # the second alone says: far beyond any error seen
+    assert memory(low, high) == memory(high, low) != memory(low)
+
+
+def test_seeds_that_were_tuned_on_two_machines_are_one_row(records):
+    first = of(records, "hmm")[0]
+    rows = [
+        synthetic(first, "mlp", [0.1], tuning={"seed": 1, "steps": 50, "errors": {"0.02": error}})[0]
+        for error in (0.11, 0.12)
+    ]
+    rows[1] = replace(rows[1], config={**rows[1].config, "seed": 1})
+    header, lines = table(rows)
+    assert [line[header.index("seeds")] for line in lines if line[1] == "mlp"] == ["2"]
+
+
 def test_the_presets_tasks_come_first_from_the_smallest_preset_on(records):
     first = records[0]
     made = [

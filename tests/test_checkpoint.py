@@ -18,9 +18,9 @@ from rich.console import Console
 
 from bench import checkpoint, stop
 from bench.checkpoint import BadCheckpoint, Keeper, Pace, parse
-from bench.engine import PRELOAD, Plan, perform, run_all
+from bench.engine import PRELOAD, Plan, last_word, perform, run_all
 from bench.lock import lock
-from bench.records import CannotWrite
+from bench.records import CannotWrite, read, write
 from bench.run import make_model, run_one
 from bench.train import backward, draw, fit, make_optimizers
 
@@ -311,6 +311,18 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bits(smoke, tmp_p
         assert (folder / f"{config.id()}.safetensors").read_bytes() == whole_weights
         assert sorted(p.name.split(".", 1)[1] for p in folder.iterdir()) == ["events.jsonl", "json", "safetensors"]
     assert len(set(killed_at)) > 4, killed_at  # the moments were different ones
+
+
+def test_a_record_outlives_the_process_that_died_after_writing_it(smoke, tmp_path):
+    config = smoke(arch="mlp-pointwise", steps=2)
+    record, where = last_word(config, tmp_path, "the process died")
+    assert (record.status, read(tmp_path / record.path).error) == ("failed", "the process died")
+    assert where.startswith("wrote ")
+    good, weights = run_one(config)
+    write(tmp_path, good, weights)
+    record, where = last_word(config, tmp_path, "the process died")
+    assert (record, where) == (good, f"already in {tmp_path / good.path}")
+    assert read(tmp_path / good.path).status == "ok"
 
 
 def test_the_event_log_tells_the_story(smoke, tmp_path, often):

@@ -2,7 +2,7 @@
 
 import json
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -95,6 +95,9 @@ HOSTILE = [
     ("references", {}, "references are not at the config's horizons"),
     ("references.20", None, "references has nothing at the training horizon"),
     ("references.20.<b>x</b>", {}, "references.20 has a strange key '<b>x</b>'"),
+    ("references.20.guess", {}, "references at 20 are not best constant, exact, uniform, window 1"),
+    ("metrics.20.all.entropy_mae", 1e-9, "metrics at 20: entropy_mae of all is 1e-09, by position"),
+    ("metrics.20.all.kl", 1e-9, "metrics at 20: kl of all is 1e-09, by position"),
     ("by_position.20", [1], "by_position at a horizon is not a table"),
     ("by_position.20.kl", "low", "by_position has a curve that is not a list of numbers"),
     ("by_position.20.h_model", [1.0], "by_position at 20 has not 20 numbers in each of h_bayes, h_model"),
@@ -254,6 +257,21 @@ def test_whatever_a_leaf_is_changed_to_it_is_refused_or_renders(made, monkeypatc
             assert "<script>" not in render([], [record])
             shown += 1
     assert refused > shown > 0
+
+
+@pytest.mark.parametrize(
+    ("tuning", "reason"),
+    [
+        ({"x": 1}, "tuning is not a search of ours"),
+        ({"seed": 1, "steps": "many", "errors": {}}, "tuning.steps is not a whole number"),
+        ({"seed": 1, "steps": 3, "errors": [1]}, "tuning.errors is not a table"),
+    ],
+)
+def test_a_search_that_is_not_ours_is_refused(made, tuning, reason):
+    config = replace(compose("smoke", "mlp", "hmm", 0, "cpu", {"steps": 2}), tuning=tuning)
+    forged = parse({**deepcopy(made[1]), "id": config.id(), "config": config.to_json()})
+    with pytest.raises(BadRecord, match=reason):
+        submissions.check_submission(forged)
 
 
 def test_the_records_of_others_are_no_records_of_ours(board, sent, tmp_path):
