@@ -62,7 +62,8 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
         results = engine.run_all(configs, plan, console)
     terminal.show(results, console, pictures=True)
     print(
-        "\nErrors in bits against the exact posterior. Rows without a rank are references; -: no better than guessing."
+        "\nErrors in bits against the exact posterior. Rows without a rank are references; -: no better than guessing; "
+        "†: other settings than the rest."
     )
     good = [record for record in results if record.status == "ok"]
     failed = len(good) < len(results)

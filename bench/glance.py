@@ -7,60 +7,93 @@ from statistics import mean
 from typing import NamedTuple
 
 from bench.records import RunRecord
-from bench.rows import group, is_the_presets, mean_of, number, one_row_each, plain, untouched
+from bench.rows import group, is_the_presets, mean_of, number, one_row_each, plain, references_of, untouched
+from bench.stats import shared_ranks
 from tasks.base import TASKS
 
 # A primitive is held on a task at an error below this share of the best constant's, and a KL below this share of the
 # uniform predictor's; below the second share it is partly there.
 HELD, PARTLY = 0.05, 0.5
-PRIMITIVES = ("accumulation", "transport", "binding")
+PRIMITIVES = {  # and what each of them means
+    "accumulation": "evidence adds up",
+    "transport": "a belief moves on with a hidden state",
+    "binding": "what was stored is found again by its key",
+}
+REFERENCES = ("best constant", "uniform")
 
 GLANCE_LEGEND = (
-    "MAE at the training horizon in bits, and the number of seeds. The best of a task is bold. Where an architecture "
-    "has no row with the preset's own settings, its best one stands there with a dagger (†): it does not compare."
+    "MAE (mean of |H_model - H_Bayes|) at the training horizon in bits, and the number of seeds; rows in the order of "
+    "their mean share of the best constant's error. Of a task the best are bold: nothing is clearly better than they "
+    "are. Where an architecture has no row with the preset's own settings, its best one stands there with a dagger (†), "
+    "its steps and its batch: it does not compare. *Italics* read nothing."
 )
-
 PRIMITIVES_LEGEND = (
     "MAE at the training horizon as a share of the best constant's, or KL as a share of the uniform predictor's, "
-    "whichever is larger, on every task of a primitive that was run with the preset's own settings; the weakest task "
-    f"decides. **Held**: below {HELD:.0%}. Partly: below {PARTLY:.0%}."
+    "whichever is larger, on every task of a primitive, with the preset's own settings; the weakest task decides. "
+    f"**Held**: below {HELD:.0%}. Partly: below {PARTLY:.0%}. Without all of a primitive's tasks neither is said."
 )
+NO_MEANS = (
+    "No means: not at this size, in these steps, by a recipe that was found on the transformer. It does not show that "
+    "an architecture cannot: more steps or another rate have changed such a verdict before "
+    "([RULES.md](RULES.md), 11 and 12)."
+)
+
+
+def primitive_tasks(primitive: str) -> list[str]:
+    return [task for task in TASKS.names() if TASKS.facts(task).get("primitive") == primitive]
+
+
+class Cell(NamedTuple):
+    errors: list[float]  # one a seed
+    share: float  # of the best constant's
+    comparable: bool  # with the preset's own settings
+    settings: str  # steps and batch
+
+    def told(self, best: bool) -> str:
+        error = number(mean(self.errors))
+        if not self.comparable:
+            return f"{error}† ({len(self.errors)}; {self.settings})"
+        return f"**{error}** ({len(self.errors)})" if best else f"{error} ({len(self.errors)})"
 
 
 def at_a_glance(records: list[RunRecord]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """By preset, supervision and device, where there are several tasks: architectures by tasks, and what is missing."""
     tracks: dict[str, dict[str, dict[str, Cell]]] = defaultdict(dict)
+    floors: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for name, members in group([r for r in records if r.status == "ok"]).items():
-        if is_the_presets(name):
-            cells = tracks[name.track].setdefault(plain(name.task), {})
-            for arch, (errors, same) in one_row_each(members).items():
-                cells[plain(arch)] = Cell(mean(errors.values()), len(same), untouched(same[0].config))
-    return {track: _matrix(tasks) for track, tasks in tracks.items() if len(tasks) > 1}
+        if not is_the_presets(name):
+            continue
+        known = references_of(members, str(members[0].config["horizon"]))
+        floors[name.track][plain(name.task)] = known
+        cells = tracks[name.track].setdefault(plain(name.task), {})
+        for arch, (errors, same) in one_row_each(members).items():
+            c = same[0].config
+            share = mean(errors.values()) / known["best constant"]
+            settings = f"{c['steps']:,} x {c['batch']}"
+            cells[plain(arch)] = Cell([*errors.values()], share, untouched(c), settings)
+    return {track: _matrix(tasks, floors[track]) for track, tasks in tracks.items() if len(tasks) > 1}
 
 
-class Cell(NamedTuple):
-    error: float
-    seeds: int
-    comparable: bool  # with the preset's own settings
-
-    def told(self, best: float | None) -> str:
-        error = number(self.error)
-        if not self.comparable:
-            error += "†"
-        elif self.error == best:
-            error = f"**{error}**"
-        return f"{error} ({self.seeds})"
-
-
-def _matrix(tasks: dict[str, dict[str, Cell]]) -> tuple[list[str], list[list[str]]]:
-    archs = dict.fromkeys(arch for cells in tasks.values() for arch in cells)  # in the order of the first task
-    best = [min((c.error for c in cells.values() if c.comparable), default=None) for cells in tasks.values()]
+def _matrix(
+    tasks: dict[str, dict[str, Cell]], floors: dict[str, dict[str, float]]
+) -> tuple[list[str], list[list[str]]]:
+    archs = {
+        arch: [cells[arch].share for cells in tasks.values() if arch in cells] for t in tasks.values() for arch in t
+    }
+    best = {task: _best(cells) for task, cells in tasks.items()}
 
     def row(arch: str) -> list[str]:
-        mine = [cells.get(arch) for cells in tasks.values()]
-        return [cell.told(least) if cell else "missing" for cell, least in zip(mine, best, strict=True)]
+        return [cells[arch].told(arch in best[task]) if arch in cells else "missing" for task, cells in tasks.items()]
 
-    return ["architecture", *tasks], [[arch, *row(arch)] for arch in archs]
+    rows = [[arch, *row(arch)] for arch in sorted(archs, key=lambda arch: mean(archs[arch]))]
+    rows += [[f"*{name}*", *(number(floors[task][name]) for task in tasks)] for name in REFERENCES]
+    return ["architecture", *tasks], rows
+
+
+def _best(cells: dict[str, Cell]) -> set[str]:
+    """Those to which no other is clearly better; with one seed each, the one with the smallest error."""
+    mine = {arch: cell.errors for arch, cell in cells.items() if cell.comparable}
+    return {arch for arch, rank in zip(mine, shared_ranks([*mine.values()]), strict=True) if rank == 1}
 
 
 def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
@@ -84,18 +117,43 @@ def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, 
 def primitives(records: list[RunRecord]) -> dict[str, list[list[str]]]:
     """By preset, supervision and device: one row an architecture, one cell a primitive with each of its tasks."""
     return {
-        track: [[plain(arch), *(_verdict(of_arch.get(p, {})) for p in PRIMITIVES)] for arch, of_arch in archs.items()]
+        track: [
+            [plain(arch), *(_verdict(p, of_arch.get(p, {})) for p in PRIMITIVES)] for arch, of_arch in archs.items()
+        ]
         for track, archs in primitive_shares(records).items()
     }
 
 
-def strength(shares: dict[str, float]) -> str:
-    """A primitive is as strong as its weakest task."""
-    worst = max(shares.values(), default=None)
-    return "not measured" if worst is None else "held" if worst < HELD else "partly" if worst < PARTLY else "no"
+def conclusions(records: list[RunRecord]) -> dict[str, list[str]]:
+    """By preset, supervision and device, where a primitive was measured whole: a sentence for each, who holds it."""
+    found: dict[str, list[str]] = {}
+    for track, archs in primitive_shares(records).items():
+        for primitive, meaning in PRIMITIVES.items():
+            words = {arch: strength(primitive, of_arch.get(primitive, {})) for arch, of_arch in archs.items()}
+            said = {word: [plain(arch) for arch, mine in words.items() if mine == word] for word in words.values()}
+            told = [
+                f"{how} {', '.join(said[word])}"
+                for word, how in (("held", "held by"), ("partly", "partly by"), ("no", "not by"))
+                if word in said
+            ]
+            if "held" in said or "partly" in said:
+                tasks = ", ".join(map(plain, primitive_tasks(primitive)))
+                found.setdefault(track, []).append(f"- **{primitive}** ({meaning}: {tasks}): {'; '.join(told)}.")
+    return found
 
 
-def _verdict(shares: dict[str, float]) -> str:
-    word = strength(shares)
-    told = ", ".join(f"{plain(task)} {share:.1%}" for task, share in sorted(shares.items()))
-    return {"held": "**held**"}.get(word, word) + (f" ({told})" if told else "")
+def strength(primitive: str, shares: dict[str, float]) -> str:
+    """A primitive is as strong as its weakest task; of one that was not measured whole no more can be said than no."""
+    worst = max(shares.values(), default=0.0)
+    if worst >= PARTLY:
+        return "no"
+    if set(primitive_tasks(primitive)) - set(shares):
+        return "not measured"
+    return "held" if worst < HELD else "partly"
+
+
+def _verdict(primitive: str, shares: dict[str, float]) -> str:
+    word = strength(primitive, shares)
+    told = [f"{plain(task)} {shares[task]:.1%}" if task in shares else f"{plain(task)} missing"
+            for task in sorted(primitive_tasks(primitive))]  # fmt: skip
+    return {"held": "**held**"}.get(word, word) + (f" ({', '.join(told)})" if shares else "")

@@ -110,13 +110,13 @@ def site_data(records: Sequence[RunRecord], reported: Sequence[RunRecord], claim
             for name, members in group(everyone).items()
         ],
         "primitives": {
-            "names": PRIMITIVES,
+            "names": list(PRIMITIVES),
             "legend": PRIMITIVES_LEGEND.replace("*", ""),
             "held": HELD,
             "partly": PARTLY,
             "tracks": {
                 track: [
-                    [arch, *([strength(got.get(p, {})), _short(got.get(p, {}))] for p in PRIMITIVES)]
+                    [arch, *([strength(p, got.get(p, {})), _short(got.get(p, {}))] for p in PRIMITIVES)]
                     for arch, got in archs.items()
                 ]
                 for track, archs in primitive_shares(list(records)).items()

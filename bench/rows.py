@@ -120,11 +120,25 @@ def ranked(
     return sorted(rows, key=lambda row: mean(row[0].values()))
 
 
-def ranks(runs: list[tuple[dict[int, float], list[RunRecord]]], trained: str) -> list[int | None]:
-    """Of rows from the best on; none for one that knows no more than the uniform predictor, whatever its entropies."""
+def ranks(runs: list[tuple[dict[int, float], list[RunRecord]]], trained: str) -> list[str]:
+    """Of rows from the best on: a number; † for what does not compare with the rest; - for what has learned nothing.
+
+    Rows with the preset's own settings compare, and where there are none, rows whose settings are the same. One whose
+    KL is not below the uniform predictor's knows no more than that, whatever its entropies.
+    """
+    own = [untouched(same[0].config) for _, same in runs]
+    compares = own if any(own) else [len({_setting(same[0].config) for _, same in runs}) == 1] * len(runs)
     informed = [mean_of(same, trained, "kl") < mean_of(same, trained, "kl", "uniform") for _, same in runs]
-    shared = iter(shared_ranks([[*errors.values()] for (errors, _), ok in zip(runs, informed, strict=True) if ok]))
-    return [next(shared) if ok else None for ok in informed]
+    counted = [a and b for a, b in zip(compares, informed, strict=True)]
+    shared = iter(shared_ranks([[*errors.values()] for (errors, _), ok in zip(runs, counted, strict=True) if ok]))
+    return [str(next(shared)) if ok else "-" if not known else "†" for ok, known in zip(counted, informed, strict=True)]
+
+
+def _setting(config: dict[str, Any]) -> str:
+    """All that two architectures must share to be compared; a rate that was searched for may differ."""
+    shared = {**USUAL, **config, "tuning": bool(config.get("tuning"))}
+    ignored = ("arch", "seed", *(("lr", "adam_lr") if shared["tuning"] else ()))
+    return str(sorted((k, str(v)) for k, v in shared.items() if k not in ignored))
 
 
 def mean_of(records: list[RunRecord], k: str, metric: str, reference: str | None = None) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from bench.board import fairness, render, table, time_to_accuracy
 from bench.config import compose
-from bench.glance import HELD, PARTLY, at_a_glance, primitives
+from bench.glance import HELD, PARTLY, at_a_glance, conclusions, primitives
 from bench.rows import group, plain
 from bench.run import run_one
 
@@ -193,6 +193,9 @@ def test_the_presets_tasks_come_first_from_the_smallest_preset_on(records):
 
 
 def test_at_a_glance_shows_the_presets_own_rows_and_what_is_missing(records):
+    def constant(task, name="best constant"):
+        return of(records, task)[0].references["20"][name]["all"]["entropy_mae"]
+
     usual = {"steps": compose("smoke", "mlp", "hmm", 0, "cpu", {}).steps}
     hmm, bijection = of(records, "hmm")[0], of(records, "bijection")[0]
     made = synthetic(bijection, "transformer", [0.2, 0.4], **usual) + synthetic(bijection, "mlp", [0.1], **usual)
@@ -204,32 +207,60 @@ def test_at_a_glance_shows_the_presets_own_rows_and_what_is_missing(records):
             "preset smoke, posterior supervision, cpu",
             (
                 ["architecture", "bijection", "hmm"],
-                [["mlp", "**0.1000** (1)", "missing"], ["transformer", "0.3000 (2)", "0.5000† (1)"]],
+                [
+                    ["mlp", "**0.1000** (1)", "missing"],
+                    ["transformer", "**0.3000** (2)", "0.5000† (1; 999 x 16)"],  # two seeds far apart: none is better
+                    ["*best constant*", *(f"{constant(t):.4f}" for t in ("bijection", "hmm"))],
+                    ["*uniform*", *(f"{constant(t, 'uniform'):.4f}" for t in ("bijection", "hmm"))],
+                ],
             ),
         )
     ]
     assert at_a_glance(of(made, "hmm")) == {}  # one task has a table already
 
 
-def test_a_primitive_is_as_strong_as_its_weakest_task(records):
-    constants = {
-        t: of(records, t)[0].references["20"]["best constant"]["all"]["entropy_mae"] for t in ("hmm", "bijection")
-    }
+def test_a_primitive_is_as_strong_as_its_weakest_task_and_held_if_all_were_measured(records):
+    first = of(records, "hmm")[0]
+    constant = first.references["20"]["best constant"]["all"]["entropy_mae"]
+    usual = {"positions": "alibi", "activation": "relu2", "ffn": 64}  # what the preset has for hmm-sticky
     cases = {"transformer": (0.9 * HELD, "**held**"), "mlp": (0.9 * PARTLY, "partly"), "mlp-pointwise": (1.0, "no")}
-    made = []
+    made, sticky = [], []
     for arch, (share, _) in cases.items():
-        made += synthetic(of(records, "hmm")[0], arch, [share * constants["hmm"]])
-        made += synthetic(of(records, "bijection")[0], arch, [0.01 * constants["bijection"]])
-    ((_, rows),) = primitives(made).items()
-    for arch, accumulation, transport, binding in rows:
-        assert accumulation == "**held** (bijection 1.0%)"
-        assert transport.split(" (")[0] == cases[arch][1]
-        assert binding == "not measured"
-    assert "## Primitives: preset smoke, posterior supervision, cpu" in render(made)
-    usual = {"positions": "alibi", "activation": "relu2", "ffn": 64}  # what the preset has for that task
-    weak = synthetic(of(records, "hmm")[0], "mlp", [9.0], task="hmm-sticky", **usual)
-    ((_, rows),) = primitives([*made, *weak]).items()
-    assert {row[0]: row[2].split(" (")[0] for row in rows}["mlp"] == "no"
+        made += synthetic(first, arch, [share * constant])
+        sticky += synthetic(first, arch, [0.01 * constant], task="hmm-sticky", **usual)
+    ((track, rows),) = primitives([*made, *sticky]).items()
+    assert {row[0]: row[2].split(" (")[0] for row in rows} == {arch: word for arch, (_, word) in cases.items()}
+    assert {row[0]: row[2] for row in rows}["transformer"] == "**held** (hmm 4.5%, hmm-sticky 1.0%)"
+    assert all(row[1] == row[3] == "not measured" for row in rows)
+    assert conclusions([*made, *sticky]) == {
+        track: [
+            "- **transport** (a belief moves on with a hidden state: hmm, hmm-sticky): held by transformer; "
+            "partly by mlp; not by mlp-pointwise."
+        ]
+    }
+    text = render([*made, *sticky])
+    assert (
+        text.index(f"## What holds: {track}") < text.index(f"## Primitives: {track}") < text.index(f"## hmm: {track}")
+    )
+    ((_, rows),) = primitives(made).items()  # half of a primitive: a failure on it is one, a success is not
+    assert {row[0]: row[2] for row in rows}["transformer"] == "not measured (hmm 4.5%, hmm-sticky missing)"
+    assert {row[0]: row[2] for row in rows}["mlp-pointwise"].startswith("no (")
+    assert conclusions(made) == {}
+
+
+def test_rows_with_settings_of_their_own_have_no_rank_beside_the_presets(records):
+    first = of(records, "bijection")[0]
+
+    def rank(*rows):
+        return {line[1]: line[0] for line in table([r for row in rows for r in row])[1] if not line[1].startswith("*")}
+
+    usual, longer = synthetic(first, "mlp", [0.2]), synthetic(first, "transformer", [0.1], steps=999)
+    assert rank(usual, longer) == {"mlp": "1", "transformer steps=999": "†"}
+    assert rank(longer, synthetic(first, "mlp", [0.2], steps=999)) == {
+        "transformer steps=999": "1",
+        "mlp steps=999": "2",
+    }
+    assert rank(longer, synthetic(first, "mlp", [0.2], steps=9)) == {"transformer steps=999": "†", "mlp steps=9": "†"}
 
 
 def test_the_rules_state_the_thresholds_of_the_code():

@@ -58,7 +58,7 @@ const intro = (title, ...text) => [el("h2", {}, title), el("p", { class: "lead" 
 function columns(group) {
   const any = (name) => group.rows.some((row) => row[name] !== null && row[name] !== undefined);
   return [
-    { key: "rank", title: "#", value: (row) => row.rank, text: (row) => (row.rank === null ? "-" : String(row.rank)) },
+    { key: "rank", title: "#", value: (row) => row.mae, text: (row) => row.rank },
     { key: "name", title: "architecture", value: (row) => row.name, text: (row) => row.name, left: true },
     { key: "mae", title: `MAE K=${group.trained}`, value: (row) => row.mae, text: (row) => bits(row.mae) },
     { key: "strip" },
