@@ -85,7 +85,7 @@ def make_parser() -> Parser:
     run.add_argument("--verbose", "-v", action="store_true", help="a line at every look at a run")
     run.add_argument("--tensorboard", action="store_true", help="scalars in DIR/tensorboard (extra: tensorboard)")
     run.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", dest="settings",
-                     help="change a setting or a task's parameter, e.g. --set steps=2000 size=10")  # fmt: skip
+                     help="change settings (bench list has them all), e.g. --set steps=2000 width=96")  # fmt: skip
 
     show = command("board", "show records, and write them as a Markdown leaderboard or a site",
                    "bench board --runs leaderboard/runs --out leaderboard/README.md --check")  # fmt: skip
@@ -112,7 +112,7 @@ def make_parser() -> Parser:
     trust.add_argument("--rerun", action="store_true", help="train again, and compare with that")
     trust.add_argument("--sample", type=int, metavar="N", help="only so many of the records, always the same ones")
 
-    command("list", "list tasks, architectures and presets", "bench list")
+    command("list", "list tasks, architectures, presets and settings", "bench list")
     check = command("kernels", "check the attention kernels on this machine, then time them",
                     "bench kernels --static --out kernels.md")  # fmt: skip
     check.add_argument(

@@ -10,6 +10,7 @@ import difflib
 import itertools
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import SAMPLES, board, claims, engine, page, records, stop, submissions, terminal
-from bench.config import RunConfig, compose, parse_settings
+from bench.config import FIXED, RunConfig, compose, parse_settings, task_parameters
 from bench.device import cores, pick_device
 from bench.presets import PRESETS
 from bench.progress import Bar
@@ -36,6 +37,7 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
         options.preset = "paper" if device == "cuda" else "quick"
     configs = make_configs(options)
     jobs = options.jobs or (1_000 if options.engine == "ray" else cores() if device == "cpu" else 1)
+    plan = make_plan(options, device, jobs)
     records.prepare_folder(options.out)
     if chosen:
         reason = "there is a CUDA device" if device == "cuda" else "there is no CUDA device in use (docker: --gpus all)"
@@ -54,7 +56,6 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
             f"{first.steps:,} steps, {first.supervision} supervision",
             highlight=False,
         )
-    plan = make_plan(options, device, jobs)
     with stop.watched():
         if options.tune:
             console.print(f"tuning first: {len(GRID)} learning rates a row, on a seed of its own", highlight=False)
@@ -123,7 +124,7 @@ def read_records(folders: list[Path]) -> tuple[list[records.RunRecord], list[rec
 def make_configs(options: argparse.Namespace) -> list[RunConfig]:
     """The grid that the options span, every point checked before the first one runs."""
     if options.preset not in PRESETS:
-        raise unknown("preset", options.preset, PRESETS)
+        raise unknown("preset", options.preset, [*PRESETS, "auto"])
     preset = PRESETS[options.preset]
     seeds = preset.seeds if options.seeds is None else options.seeds
     for name, value in (("--seeds", seeds), ("--jobs", options.jobs), ("--checkpoints", options.checkpoints)):
@@ -256,6 +257,13 @@ def list_command(options: argparse.Namespace, console: Console) -> int:
     for name, preset in PRESETS.items():
         table.add_row(name, preset.note, str(preset.seeds), ", ".join(preset.tasks))
     console.print(table)
+    console.print()
+    table = Table("for --set", "what can be set", box=None, header_style="bold")
+    table.add_row("every run", ", ".join(f.name for f in fields(RunConfig) if f.name not in FIXED))
+    for name in TASKS.names():
+        if parameters := task_parameters(name):
+            table.add_row(name, ", ".join(f"{parameter}={value}" for parameter, value in parameters.items()))
+    console.print(table)
     return 0
 
 
@@ -273,7 +281,9 @@ def perf_command(options: argparse.Namespace, console: Console) -> int:
     from bench import perf
 
     if options.json is not None:
-        records.prepare_folder(options.json.parent)
+        if options.json.is_dir():
+            raise BadInput(f"--json takes a file, and {options.json} is a folder")
+        records.prepare_folder(options.json.parent, "--json")
     with console.status("measuring") as status:
         found = perf.measure(lambda what: status.update(f"measuring: {what}"))
     console.print(perf.report(found))

@@ -38,6 +38,14 @@ OPTIMIZERS = ("muon", "adamw")
 DECAYS = ("linear", "none")
 USUAL: dict[str, Any] = {"tuning": {}, "decay": "linear", "activation": "relu2"}  # fields that a record may leave out
 FIXED = {"arch", "task", "preset", "seed", "device", "task_params", "tuning"}  # not to be changed with --set
+OPTIONS = {
+    "arch": "--arch",
+    "task": "--task",
+    "preset": "--preset",
+    "seed": "--seeds",
+    "device": "--device",
+    "tuning": "--tune",
+}  # of those that the command line has in other ways
 
 
 @dataclass(frozen=True)
@@ -112,8 +120,7 @@ def draft(preset: str, arch: str, task: str, seed: int, device: str, overrides: 
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     ARCHS.facts(arch), TASKS.facts(task)  # raise for unknown names
-    own = {f.name for f in fields(RunConfig)}
-    of_task = {f.name for f in fields(typing.cast(Any, TASKS[task]))} - own
+    own, of_task = {f.name for f in fields(RunConfig)}, task_parameters(task).keys()
     values: dict[str, Any] = {**PRESETS[preset].values_for(task)}
     task_params: dict[str, Any] = {}
     for key, value in {**values, **overrides}.items():
@@ -122,7 +129,7 @@ def draft(preset: str, arch: str, task: str, seed: int, device: str, overrides: 
         elif key in own - FIXED:
             values[key] = value
         else:
-            raise unknown("setting", key, (own | of_task) - FIXED)
+            raise unknown(f"setting of {task}", key, (own | of_task) - FIXED)
     if "width" in overrides and "ffn" not in overrides:
         values["ffn"] = 4 * values["width"]
     horizon = values["horizon"]
@@ -133,6 +140,12 @@ def draft(preset: str, arch: str, task: str, seed: int, device: str, overrides: 
     values["attention"], _ = pick_attention(device, values.get("attention"), head_width)
     values = {key: value for key, value in values.items() if key in own}
     return RunConfig(arch=arch, task=task, preset=preset, seed=seed, device=device, task_params=task_params, **values)
+
+
+def task_parameters(task: str) -> dict[str, Any]:
+    """What a task takes besides its horizon, with what it is if nobody says."""
+    own = {f.name for f in fields(RunConfig)}
+    return {f.name: f.default for f in fields(typing.cast(Any, TASKS[task])) if f.name not in own}
 
 
 def check(config: RunConfig) -> None:
@@ -186,6 +199,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals:
             raise BadInput(f"--set takes key=value, not '{pair}'")
+        if key in FIXED:
+            raise BadInput(f"{key} is not for --set: use {OPTIONS.get(key, 'the names of its parts')}")
         if key not in known:
             raise unknown("setting", key, known)
         settings[key] = _parse(key, text, known[key])

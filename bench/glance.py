@@ -24,8 +24,8 @@ REFERENCES = ("best constant", "uniform")
 GLANCE_LEGEND = (
     "MAE (mean of |H_model - H_Bayes|) at the training horizon in bits, and the number of seeds; rows in the order of "
     "their mean share of the best constant's error. Of a task the best are bold: nothing is clearly better than they "
-    "are. Where an architecture has no row with the preset's own settings, its best one stands there with a dagger (†), "
-    "its steps and its batch: it does not compare. *Italics* read nothing."
+    "are. Where an architecture has no row with the preset's own settings, its best one stands there with a dagger "
+    "(†), its steps and its batch: it does not compare. *Italics* read nothing."
 )
 PRIMITIVES_LEGEND = (
     "MAE at the training horizon as a share of the best constant's, or KL as a share of the uniform predictor's, "

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence, Set
-from dataclasses import fields
 from math import isinf
 from statistics import mean
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from bench.config import USUAL
+from bench.config import USUAL, task_parameters
 from bench.presets import PRESETS
 from bench.presets import TASKS as CORE_TASKS
 from bench.records import RunRecord
 from bench.stats import shared_ranks
-from tasks.base import TASKS
 
 
 class Group(NamedTuple):
@@ -49,9 +47,8 @@ def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
 
 def _task_settings(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """All of a task's parameters, as this run had them and as its preset has them."""
-    own = {field.name: field.default for field in fields(cast(Any, TASKS[config["task"]]))}
-    given = {**own, **config["task_params"], "horizon": config["horizon"]}
-    return given, {**own, "horizon": config["horizon"], **preset_values(config)}
+    own = {**task_parameters(config["task"]), "horizon": config["horizon"]}
+    return {**own, **config["task_params"]}, {**own, **preset_values(config)}
 
 
 def _place(item: tuple[Group, list[RunRecord]]) -> tuple[Any, ...]:
