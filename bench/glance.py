@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from bench.records import RunRecord
 from bench.rows import group, is_the_presets, mean_of, number, one_row_each, plain, references_of, untouched
-from bench.stats import shared_ranks
 from tasks.base import TASKS
 
 # A primitive is held on a task at an error below this share of the best constant's, and a KL below this share of the
@@ -23,9 +22,9 @@ REFERENCES = ("best constant", "uniform")
 
 GLANCE_LEGEND = (
     "MAE (mean of |H_model - H_Bayes|) at the training horizon in bits, and the number of seeds; rows in the order of "
-    "their mean share of the best constant's error. Of a task the best are bold: nothing is clearly better than they "
-    "are. Where an architecture has no row with the preset's own settings, its best one stands there with a dagger "
-    "(†), its steps and its batch: it does not compare. *Italics* read nothing."
+    "their mean share of the best constant's error. The smallest of a task is bold; which differences are more than "
+    "chance, the ranks below say. Where an architecture has no row with the preset's own settings, its best one stands "
+    "there with a dagger (†), its steps and its batch: it does not compare. *Italics* read nothing."
 )
 PRIMITIVES_LEGEND = (
     "MAE at the training horizon as a share of the best constant's, or KL as a share of the uniform predictor's, "
@@ -49,11 +48,11 @@ class Cell(NamedTuple):
     comparable: bool  # with the preset's own settings
     settings: str  # steps and batch
 
-    def told(self, best: bool) -> str:
-        error = number(mean(self.errors))
+    def told(self, best: float | None) -> str:
+        error, seeds = mean(self.errors), len(self.errors)
         if not self.comparable:
-            return f"{error}† ({len(self.errors)}; {self.settings})"
-        return f"**{error}** ({len(self.errors)})" if best else f"{error} ({len(self.errors)})"
+            return f"{number(error)}† ({seeds}; {self.settings})"
+        return f"**{number(error)}** ({seeds})" if error == best else f"{number(error)} ({seeds})"
 
 
 def at_a_glance(records: list[RunRecord]) -> dict[str, tuple[list[str], list[list[str]]]]:
@@ -80,20 +79,15 @@ def _matrix(
     archs = {
         arch: [cells[arch].share for cells in tasks.values() if arch in cells] for t in tasks.values() for arch in t
     }
-    best = {task: _best(cells) for task, cells in tasks.items()}
+    best = [min((mean(c.errors) for c in cells.values() if c.comparable), default=None) for cells in tasks.values()]
 
     def row(arch: str) -> list[str]:
-        return [cells[arch].told(arch in best[task]) if arch in cells else "missing" for task, cells in tasks.items()]
+        mine = [cells.get(arch) for cells in tasks.values()]
+        return [cell.told(least) if cell else "missing" for cell, least in zip(mine, best, strict=True)]
 
     rows = [[arch, *row(arch)] for arch in sorted(archs, key=lambda arch: mean(archs[arch]))]
     rows += [[f"*{name}*", *(number(floors[task][name]) for task in tasks)] for name in REFERENCES]
     return ["architecture", *tasks], rows
-
-
-def _best(cells: dict[str, Cell]) -> set[str]:
-    """Those to which no other is clearly better; with one seed each, the one with the smallest error."""
-    mine = {arch: cell.errors for arch, cell in cells.items() if cell.comparable}
-    return {arch for arch, rank in zip(mine, shared_ranks([*mine.values()]), strict=True) if rank == 1}
 
 
 def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
