@@ -33,8 +33,7 @@ PRIMITIVES_LEGEND = (
 )
 NO_MEANS = (
     "No means: not at this size, in these steps, by a recipe that was found on the transformer. It does not show that "
-    "an architecture cannot: more steps or another rate have changed such a verdict before "
-    "([RULES.md](RULES.md), 11 and 12)."
+    "an architecture cannot: more steps or another rate have changed such a verdict before (rules 11 and 12)."
 )
 
 

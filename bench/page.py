@@ -34,7 +34,7 @@ from bench.board import LEGEND, peak_bytes, seconds
 from bench.claims import Claim, ledger, read_reports
 from bench.config import FIXED, USUAL, draft
 from bench.floors import effective_memory
-from bench.glance import HELD, PARTLY, PRIMITIVES, PRIMITIVES_LEGEND, primitive_shares, strength
+from bench.glance import HELD, NO_MEANS, PARTLY, PRIMITIVES, PRIMITIVES_LEGEND, primitive_shares, strength
 from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, RunRecord, prepare_folder, write_whole
 from bench.registry import BadInput
@@ -111,7 +111,7 @@ def site_data(records: Sequence[RunRecord], reported: Sequence[RunRecord], claim
         ],
         "primitives": {
             "names": list(PRIMITIVES),
-            "legend": PRIMITIVES_LEGEND.replace("*", ""),
+            "legend": f"{PRIMITIVES_LEGEND} {NO_MEANS}".replace("*", ""),
             "held": HELD,
             "partly": PARTLY,
             "tracks": {
