@@ -43,13 +43,13 @@ All errors are in bits, against the exact posterior; lower is better.
 - *Italics*: reference predictors, computed on the same sequences; *best constant* has the best MAE of all that say
   the same everywhere, and is shown for that alone.
 - name=value: behind an architecture, a setting that is not its preset's; a row without any has them all.
-- [low, high]: 95 % interval of the mean over seeds (Student's t); with one seed there is none. A rank
-  is one more than the number of rows whose interval lies below this one's.
+- [low, high]: 95 % interval of the mean over seeds (Student's t); with one seed there is none. A rank is
+  one more than the number of rows whose interval lies below this one's.
 - **p**: paired sign-flip test against the row above, on the seeds that both have.
 - **state**: bytes carried from one position to the next, at the training length, in float32.
 - **FLOPs**: forward and backward passes of the whole training, by torch's counter.
 - **Time to accuracy**: the first look at a run, of at least twenty, at which its MAE on the watched sequences was no
-  larger; seconds of training, steps and FLOPs so far. Watched sequences are 256 of those that the run is scored on.
+  larger; seconds of training, steps and FLOPs so far. The watched sequences are 256 that no model is trained on.
 - **seconds**: by the clock, on machines that other work shared and that differ from row to row: they tell minutes from
   hours, and order nothing. Steps and FLOPs do.
 - **tuning**: learning rates tried for this row, on a seed of its own; *untuned* rows use the preset's.
