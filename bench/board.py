@@ -1,9 +1,9 @@
 """Records to tables: pure functions, nothing is repaired on the way.
 
-All tasks at a glance, then one table for each task, preset, supervision and device. Rows are ranked by entropy MAE at
-the training horizon, if their KL says that they know anything; reference predictors stand in the same order, without a
-rank. Smaller tables say what each row was given (parameters, state, arithmetic, data, tuning) and when it had reached
-which error. At the end the tasks are gathered by the primitive of inference that they ask for.
+First all tasks at once: what holds, errors at a glance, primitives. Then a table for each task, preset, supervision and
+device. Rows are ranked by entropy MAE at the training horizon, if their KL says that they know anything; reference
+predictors stand in the same order, without a rank. Smaller tables say what each row was given (parameters, state,
+arithmetic, data, tuning) and when it had reached which error.
 """
 
 from __future__ import annotations
