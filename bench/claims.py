@@ -276,8 +276,8 @@ DILUTED = (
 
 STEPS = "The authors' command trains for 100,000 steps, ours had {steps}"
 LEARNED = (
-    "The authors' released code learns a vector for each position, and none beyond the training length is trained; ours "
-    "has slopes of distance"
+    "The authors' released code learns a vector for each position, and none beyond the training length is trained; "
+    "ours has slopes of distance"
 )
 ABSOLUTE = Contrast("positions", "sinusoidal", ". With absolute positions (sinusoidal) it has {measured}")
 LAYERS = "; the authors' REPRODUCE.md expects that a layer's removal costs less than 10 % of accuracy"
