@@ -31,7 +31,8 @@ ENV HOME=/home/bench \
 USER 1000:1000
 WORKDIR /home/bench
 
-# Last, because it changes with every commit. Records name it: an image has no git to ask.
+# Last, because it changes with every commit. Records name it, with -dirty where there was more than the commit: an image
+# has no git to ask.
 ARG COMMIT=
 ENV TUNNEL_BENCH_COMMIT=${COMMIT}
 LABEL org.opencontainers.image.title="tunnel-bench" \

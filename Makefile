@@ -5,6 +5,7 @@ VENV ?= .venv
 PRESET ?= quick
 OUT ?= results
 SITE ?= site
+TABLE ?= leaderboard/README.md
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test lint verify page image-test clean
@@ -19,7 +20,7 @@ verify: $(VENV)/installed  ## train a sample of the published quick runs again: 
 	$(VENV)/bin/bench verify $$(grep -rl --include='*.json' '"preset": "quick"' leaderboard/runs) --rerun --sample 1
 
 page: $(VENV)/installed  ## the published records as a site to look at
-	$(VENV)/bin/bench board --runs leaderboard/runs --out leaderboard/README.md --figures --html $(SITE)
+	$(VENV)/bin/bench board --runs leaderboard/runs --out $(TABLE) --figures --html $(SITE)
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .

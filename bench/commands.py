@@ -19,7 +19,7 @@ from rich.table import Table
 
 from bench import SAMPLES, board, claims, engine, page, records, stop, submissions, terminal
 from bench.config import FIXED, RunConfig, compose, parse_settings, task_parameters
-from bench.device import cores, pick_device
+from bench.device import cores, pick_device, require_compiler
 from bench.presets import PRESETS
 from bench.progress import Bar
 from bench.registry import BadInput, unknown
@@ -40,7 +40,8 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
     plan = make_plan(options, device, jobs)
     records.prepare_folder(options.out)
     if chosen:
-        reason = "there is a CUDA device" if device == "cuda" else "there is no CUDA device in use (docker: --gpus all)"
+        hint = " in use (docker: --gpus all)" * why.endswith("no CUDA device")
+        reason = why.removeprefix("auto: ") + hint
         console.print(f"preset {options.preset}, because {reason}", highlight=False, soft_wrap=True)
     first = configs[0]
     console.print(
@@ -79,7 +80,10 @@ def where(options: argparse.Namespace) -> tuple[str, str]:
     """The device of the runs, and why. On Ray the machine at hand need not have what the cluster has."""
     if options.engine == "ray" and options.device == "cuda":
         return "cuda", "asked for, of the cluster"
-    return pick_device(options.device)
+    device, why = pick_device(options.device)
+    if device == "cuda":
+        require_compiler()
+    return device, why
 
 
 def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Plan:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import sysconfig
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +22,9 @@ from models.kernels.attention import BACKENDS, SERVED_WIDTHS
 
 if TYPE_CHECKING:
     from bench.config import RunConfig
+
+
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,29 @@ def pick_device(asked: str) -> tuple[str, str]:
     if asked not in ("auto", "cuda"):
         raise BadInput(f"device must be auto, cpu or cuda, not '{asked}'")
     if torch.cuda.is_available():
-        return "cuda", "asked for" if asked == "cuda" else "auto: a CUDA device is there"
+        return "cuda", "asked for" if asked == "cuda" else "auto: there is a CUDA device"
+    if not DRIVER.exists():
+        why = "there is no CUDA device"
+    elif torch.version.cuda is None:
+        why = "there is an NVIDIA driver, but this torch was built without CUDA"
+    else:
+        why = f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no device: is it too old?"
     if asked == "cuda":
-        built = "" if torch.version.cuda else "; this torch was built without CUDA"
-        raise BadInput(f"no CUDA device on this machine{built}. Use --device cpu or leave it at auto")
-    return "cpu", "auto: no CUDA device"
+        raise BadInput(f"{why}. Use --device cpu or leave it at auto")
+    return "cpu", f"auto: {why}"
+
+
+def require_compiler() -> None:
+    """On a GPU Triton compiles its launcher, before anything runs; without a compiler no run would begin."""
+    scheme = sysconfig.get_default_scheme()
+    include = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]
+    missing = []
+    if "CC" not in os.environ and not shutil.which("gcc") and not shutil.which("clang"):
+        missing.append("a C compiler (gcc)")
+    if not (Path(include) / "Python.h").exists():
+        missing.append("Python's headers (python3-dev)")
+    if missing:
+        raise BadInput(f"on a GPU Triton needs {' and '.join(missing)}. Install that, or use --device cpu")
 
 
 def pick_attention(device: str, asked: str | None, head_width: int) -> tuple[str, str]:

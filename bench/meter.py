@@ -23,7 +23,10 @@ class Meter:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.seconds: dict[str, float | None] = {"setup": 0.0, "compile": 0.0, "data": None, "train": 0.0, "eval": 0.0}
+        nothing = 0.0 if device == "cpu" else None  # on a GPU what is compiled is known where it has a phase, or not
+        self.seconds: dict[str, float | None] = {
+            "setup": 0.0, "compile": nothing, "data": None, "train": 0.0, "eval": 0.0,
+        }  # fmt: skip
         self.gpu = Gpu(uuid()) if device == "cuda" else None
         reset_peak_memory(device)
         _reset_resident_peak()

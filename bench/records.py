@@ -23,6 +23,7 @@ from bench.registry import BadInput
 SCHEMA = 1
 REPORT = "report.json"  # of a run, in a folder of its own beside the record
 SELF_REPORTED = "self-reported"  # a folder of its own among the records
+TRIALS = "tuning"  # another, of runs that are no rows
 
 
 class BadRecord(ValueError):
@@ -136,8 +137,9 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
 
 
 def record_files(folder: Path) -> list[Path]:
-    """Every file below a folder that should be a record."""
-    return sorted(path for path in folder.rglob("*.json") if path.name != REPORT)
+    """Every file below a folder that should be a record; the trials of a search are none."""
+    found = (path for path in folder.rglob("*.json") if path.name != REPORT)
+    return sorted(path for path in found if path.relative_to(folder).parts[0] != TRIALS)
 
 
 def read_all(folder: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:

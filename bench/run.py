@@ -46,11 +46,12 @@ def run_one(
             task = config.make_task()
             model = make_model(config)
             length = task.shape.length(config.horizon)
-            if config.attention == "triton":
-                check_kernels(model, task, config)
             measured["parameters"] = count_parameters(model)
             measured["state_bytes"] = state_bytes(model, length)
             measured["train_flops"] = float(config.steps * step_flops(config))
+        if config.attention == "triton":
+            with meter.phase("compile"):
+                check_kernels(model, task, config)
         with meter.phase("train"):
             measured["loss_curve"], data_seconds = fit(model, task, config, report, keeper)
         meter.add("train", keeper.seconds_before)
@@ -68,12 +69,12 @@ def run_one(
     except Exception as cause:
         status, error = "failed", f"{type(cause).__name__}: {cause}"
         traceback.print_exc()
-    energy = meter.energy_joules()
+    energy = None if keeper.seconds_before else meter.energy_joules()  # of the earlier part nobody kept count
     platform = {
         **describe(config).to_json(),
         "gpu": meter.gpu_facts(measured["train_flops"] if status == "ok" else None),
     }
-    commit, dirty = source_version()
+    commit, dirty = SOURCE
     record = RunRecord(
         schema=SCHEMA, id=config.id(), status=status, error=error, config=config.to_json(), budget=config.budget(),
         seconds={name: None if s is None else round(s, 3) for name, s in meter.seconds.items()},
@@ -91,7 +92,7 @@ def make_model(config: RunConfig) -> nn.Module:
 
 
 def check_kernels(model: nn.Module, task: Task, config: RunConfig) -> None:
-    """Once for each shape that this run will use: nothing is trained on a kernel that is wrong here."""
+    """Once for each shape that this run will use, which compiles it: nothing is trained on a kernel that is wrong."""
     widths = {module.head_width for module in model.modules() if isinstance(module, Attention)}
     reach = [k for k in config.horizons if (task.max_horizon() or k) >= k]
     for length in sorted({task.shape.length(k) for k in (config.horizon, *reach)}):
@@ -150,17 +151,22 @@ def _split(result: Score, trained: int, horizon: int) -> dict[str, dict[str, flo
     return split
 
 
-def source_version() -> tuple[str | None, bool | None]:
-    """The commit of this code and whether it was changed since; an image carries its commit in the environment."""
-    root = Path(__file__).resolve().parent.parent
+def source_version(root: Path) -> tuple[str | None, bool | None]:
+    """The commit of this code and whether it was changed since; an image carries both in its environment."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(root), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        code = ["bench", "models", "tasks", "pyproject.toml", "constraints.txt"]
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *code))
+        if Path(git("rev-parse", "--show-toplevel")).resolve() == root:  # and not of what this is installed inside of
+            code = ["bench", "models", "tasks", "pyproject.toml", "constraints.txt"]
+            return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *code))
     except (OSError, subprocess.CalledProcessError):
-        commit = os.environ.get("TUNNEL_BENCH_COMMIT", "")
-        return commit or None, None
+        pass
+    commit, _, changed = os.environ.get("TUNNEL_BENCH_COMMIT", "").partition("-")  # as git describe --dirty has it
+    return (commit, changed == "dirty") if commit else (None, None)
+
+
+# Of the code as it was loaded: while a run trains, the next commit may be made.
+SOURCE = source_version(Path(__file__).resolve().parent.parent)

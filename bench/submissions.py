@@ -88,6 +88,7 @@ def check_submission(record: RunRecord) -> None:
     _check_values(asdict(record), "record", 0)
     _require(re.fullmatch(r"sha256:[0-9a-f]{64}", record.weights or ""), "weights has no SHA-256 to verify them by")
     _require(re.fullmatch(r"[0-9a-f]{7,40}", record.commit or ""), "commit is not a commit's hash")
+    _require(not record.dirty, "dirty: the code had changes that its commit does not have")
     for name in ("train_flops", "tokens_per_second"):
         _require((getattr(record, name) or 0) > 0, f"{name} is not a positive number")
     _require((record.energy_joules or 0) >= 0, "energy_joules is negative")

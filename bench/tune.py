@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bench import engine
 from bench.config import RunConfig
-from bench.records import RunRecord, prepare_folder
+from bench.records import TRIALS, RunRecord, prepare_folder
 
 GRID = (0.5, 1.0, 2.0)
 FRACTION = 4  # a trial has a quarter of the steps
@@ -22,8 +22,8 @@ SEED = 1_000_000  # no row of a table uses it
 
 
 def tune(configs: list[RunConfig], plan: engine.Plan, console: Console) -> list[RunConfig]:
-    """The configs with the rates that did best; trials are kept beside the results, in a folder of their own."""
-    folder = plan.out.parent / f"{plan.out.name}-tuning"
+    """The configs with the rates that did best; trials are kept among the results, in a folder of their own."""
+    folder = plan.out / TRIALS
     prepare_folder(folder)
     rows = {_row(config): config for config in configs}
     asked = {row: trials(config) for row, config in rows.items()}

@@ -5,7 +5,9 @@ set -euo pipefail
 results=$(realpath "${1:?usage: leaderboard/publish.sh RESULTS}")
 cd "$(dirname "$0")/.."
 
-(cd "$results" && find . -name self-reported -prune -o \( -name '*.json' -o -name '*.svg' \) -print) | while read -r record; do
+apart=(-name self-reported -o -name tuning) # what others say of themselves, and the trials of searches
+wanted=(-name '*.json' -o -name '*.svg')
+(cd "$results" && find . \( "${apart[@]}" \) -prune -o \( "${wanted[@]}" \) -print) | while read -r record; do
     install -D -m 644 "$results/$record" "leaderboard/runs/$record"
 done
 bench board --runs leaderboard/runs --out leaderboard/README.md --figures

@@ -14,6 +14,7 @@ from bench import claims
 from bench.cli import main
 from bench.commands import read_records
 from bench.presets import PRESETS
+from bench.records import read_all
 from bench.run import run_one
 from tasks.base import TASKS
 
@@ -101,8 +102,10 @@ def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
     words += ["--set", "steps=8", "--jobs", "1"]
     code, out, _ = bench(*words)
     assert code == 0
-    tuned = [json.loads(p.read_text()) for p in (tmp_path / "results").rglob("*.json")]
-    trials = [json.loads(p.read_text()) for p in (tmp_path / "results-tuning").rglob("*.json")]
+    tuned = [json.loads(p.read_text()) for p in (tmp_path / "results/bijection").rglob("*.json")]
+    trials = [json.loads(p.read_text()) for p in (tmp_path / "results/tuning").rglob("*.json")]
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]  # in a container nothing else is kept
+    assert len(read_all(tmp_path / "results")[0]) == len(tuned)  # a trial is no row
     assert len(tuned) == 2 * 2
     assert len(trials) == 2 * 3
     assert {trial["config"]["seed"] for trial in trials}.isdisjoint({0, 1})
@@ -176,13 +179,38 @@ def test_cuda_without_a_gpu_is_refused(bench, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code, _, err = bench("run", "--device", "cuda")
     assert code == 2
-    assert "no CUDA device on this machine" in err
+    assert err == "bench: there is no CUDA device. Use --device cpu or leave it at auto\n"
+
+
+def test_a_driver_that_torch_cannot_use_is_not_taken_for_no_gpu(bench, monkeypatch, tmp_path):
+    driver = tmp_path / "version"
+    driver.write_text("550")
+    monkeypatch.setattr("bench.device.DRIVER", driver)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for built, told in (("13.0", "torch for CUDA 13.0 finds no device: is it too old?"), (None, "built without CUDA")):
+        monkeypatch.setattr("torch.version.cuda", built)
+        code, _, err = bench("run", "--device", "cuda")
+        assert code == 2
+        assert f"there is an NVIDIA driver, but {'this ' * (not built)}torch" in err
+        assert told in err
+
+
+def test_a_gpu_without_a_compiler_is_one_line(bench, monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("bench.device.shutil.which", lambda _: None)
+    monkeypatch.setattr("bench.device.sysconfig.get_paths", lambda _: {"include": str(tmp_path)})
+    monkeypatch.delenv("CC", raising=False)
+    code, _, err = bench(*ONE)
+    assert code == 2
+    assert err.startswith("bench: on a GPU Triton needs a C compiler (gcc) and Python's headers (python3-dev). Install")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_preset_auto_is_paper_on_a_gpu_and_quick_without_one(bench, monkeypatch):
     """What the image runs without arguments; stopped before the first step."""
     seen = []
     monkeypatch.setattr("bench.engine.run_all", lambda configs, *_: seen.append(configs) or [])
+    monkeypatch.setattr("bench.commands.require_compiler", lambda: None)
     for there, preset in ((True, "paper"), (False, "quick")):
         monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
         code, out, _ = bench("run", "--preset", "auto", "--arch", "mlp", "--task", "bijection")

@@ -118,8 +118,9 @@ def test_make_run_prints_the_table(tmp_path):
 
 def test_make_page_writes_the_site(tmp_path):
     assert "make page" in COMMANDS
-    done = run(f"make page VENV={VENV} SITE={tmp_path / 'site'}", ROOT)
+    done = run(f"make page VENV={VENV} SITE={tmp_path / 'site'} TABLE={tmp_path / 'table.md'}", ROOT)
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "table.md").read_text().startswith("# tunnel-bench leaderboard")
     published = {path.stem for path in (ROOT / "leaderboard/runs").rglob("*.json") if path.name != "report.json"}
     assert {path.stem for path in (tmp_path / "site/runs").iterdir()} == published
 

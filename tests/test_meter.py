@@ -14,6 +14,7 @@ import pynvml
 import pytest
 
 from bench import device, nvml
+from bench.checkpoint import Keeper
 from bench.meter import Meter
 from bench.run import run_one
 
@@ -236,6 +237,14 @@ def test_a_record_holds_what_nvml_told(gpu, metered_gpu, smoke):
     expected = record.train_flops / record.seconds["train"] / 19.5e12
     assert told["flops_utilisation"] == pytest.approx(expected, rel=0.05)
     json.dumps(record.platform, allow_nan=False)
+
+
+def test_a_run_that_was_cut_off_has_no_energy(gpu, metered_gpu, smoke):
+    """The counter saw its last part only."""
+    metered_gpu(gpu())
+    keeper = Keeper(smoke(steps=2))
+    keeper.at.seconds = 1.0
+    assert run_one(smoke(steps=2), keeper=keeper)[0].energy_joules is None
 
 
 def test_a_metering_failure_never_loses_a_run(gpu, metered_gpu, smoke, monkeypatch):

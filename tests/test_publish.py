@@ -52,13 +52,15 @@ def repository(tmp_path):
 
 def test_changed_records_are_one_commit_and_unchanged_ones_none(repository):
     folder, results, call, publish = repository
+    copy(RECORDS[1], results / "tuning")  # the trials of a search are not published
     assert publish()[1] == 1
+    assert RECORDS[1].stem not in call("git", "ls-files").stdout
     assert RECORDS[0].stem in call("git", "show", "--stat=200", "HEAD").stdout
     assert ".safetensors" not in call("git", "ls-files").stdout
     done, commits = publish()
     assert commits == 1
     assert "nothing changed: no commit" in done.stdout
-    record = next(results.rglob("*.json"))
+    record = next(results.glob("*/*/*.json"))
     record.write_text(re.sub(r'"train": [\d.]+', '"train": 1234.5', record.read_text()))
     copy(RECORDS[1], results)
     done, commits = publish()

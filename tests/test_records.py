@@ -1,12 +1,13 @@
 """Records: written whole, read strictly, refused by name."""
 
 import json
+import subprocess
 from dataclasses import asdict
 
 import pytest
 
 from bench.records import BadRecord, parse, parse_config, read, read_all, write
-from bench.run import run_one
+from bench.run import run_one, source_version
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +92,26 @@ def test_bad_files_are_named_and_good_ones_beside_them_are_read(made, tmp_path):
     assert reasons["list.json"] == "not a JSON object"
     assert "NaN is not a number" in reasons["nan.json"]
     assert any("the same run as" in reason for reason in reasons.values())
+
+
+def test_a_record_names_the_commit_of_the_code_and_of_nothing_around_it(tmp_path, monkeypatch):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        done = subprocess.run(["git", "-C", tmp_path, *who, *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    monkeypatch.delenv("TUNNEL_BENCH_COMMIT", raising=False)
+    assert source_version(tmp_path) == (None, None)
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench/run.py").write_text("one")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "one")
+    head = git("rev-parse", "HEAD")
+    assert source_version(tmp_path) == (head, False)
+    (tmp_path / "bench/run.py").write_text("two")
+    assert source_version(tmp_path) == (head, True)
+    assert source_version(tmp_path / "bench") == (None, None)  # installed inside another project
+    for told, known in ((head, (head, False)), (f"{head}-dirty", (head, True))):  # an image has no git to ask
+        monkeypatch.setenv("TUNNEL_BENCH_COMMIT", told)
+        assert source_version(tmp_path / "bench") == known

@@ -19,7 +19,8 @@ COMMIT = "42420f52ddfd684eeaad0e37b99a61ab515720c7"
 @pytest.fixture(scope="module")
 def made():
     configs = [compose("smoke", arch, "hmm", 0, "cpu", {"steps": 2}) for arch in ("mlp-pointwise", "mlp")]
-    return [{**json.loads(json.dumps(asdict(run_one(config)[0]))), "commit": COMMIT} for config in configs]
+    source = {"commit": COMMIT, "dirty": False}
+    return [{**json.loads(json.dumps(asdict(run_one(config)[0]))), **source} for config in configs]
 
 
 @pytest.fixture
@@ -109,6 +110,7 @@ HOSTILE = [
     ("platform.name", "x" * 1000, "platform.name has 1,000 characters, more than 300"),
     ("platform.deep", [[[[[[[[]]]]]]]], "platform.deep is nested too deeply"),
     ("commit", INJECTION, "commit is not a commit's hash"),
+    ("dirty", True, "dirty: the code had changes that its commit does not have"),
     ("weights", None, "weights has no SHA-256"),
     ("status", "failed", "a failed run: there is nothing to verify"),
     ("schema", 2, "schema 2, expected 1"),

@@ -166,7 +166,11 @@ def error_of(record, value):
         (1 / 3, [], False),
         (1 / 3, [1.0], False),  # one other seed has no spread
         (1 / 3, [0.99, 1.0, 1.01], False),  # the true seeds agree, and the record has no say in it
-        (1 / 3, [0.3, 1.0, 1.6], True),  # seeds of this run differ by as much
+        (1 / 2.9, [0.3, 1.0, 1.6], True),  # seeds of this run differ by as much
+        (1 / 3.1, [0.3, 1.0, 1.6], False),  # and whatever they do, a factor of 3 is too much
+        (1 / 2.9, [0.9, 1.1], True),  # two seeds have a spread that says little: it allows that factor
+        (1 / 2.9, [0.99, 1.01], False),
+        (1 / 300, [0.6, 1.4], False),
         (1 / 300, [0.99, 1.0, 1.01], False),
     ],
 )
