@@ -284,7 +284,7 @@ def _thin(curves: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def commands(record: RunRecord, place: Path) -> list[str]:
-    """What makes this run again, and what checks it. Settings that are not the preset's are spelled out.
+    """What checks this run, and what makes it again. Settings that are not the preset's are spelled out.
 
     One that the record leaves out may be younger than its commit: such a run is made again by the code of today.
     """
@@ -304,7 +304,7 @@ def commands(record: RunRecord, place: Path) -> list[str]:
         if USUAL.keys() & told.keys() - record.config.keys():
             start = []
     check = [shlex.join(["bench", "verify", str(place), "--rerun"])] if record.status == "ok" else []
-    return [*start, shlex.join(words), *check]
+    return [*check, *start, shlex.join(words)]  # a commit does not have the records that it made
 
 
 def read_report(folder: Path, run: str) -> dict[str, Any] | None:

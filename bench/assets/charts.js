@@ -130,6 +130,16 @@ function ticks(values, most = 6) {
   }
 }
 const BITS = { labelExpr: "datum.value == 0 ? '0' : datum.value < 0.001 ? format(datum.value, '.0e') : format(datum.value, '~g')" };
+// One row an architecture: that with the preset's settings, or else its best.
+function firsts(rows) {
+  const own = [...rows].sort((a, b) => b.own - a.own);
+  return own.filter((row, i) => own.findIndex((other) => other.arch === row.arch) === i);
+}
+// Zero is nowhere on a log axis: an interval that reaches it ends at the edge, below the least error shown.
+const ends = (points, field) => {
+  const edge = Math.min(...points.map((point) => point[field])) / 2;
+  return points.map((point) => ({ ...point, low: point.low === undefined ? undefined : Math.max(point.low, edge) }));
+};
 const logarithmic = (more = {}) => ({ type: "log", nice: false, padding: 14, ...more });
 
 function byArch(rows) {
@@ -188,10 +198,10 @@ function lines(references, y) {
 
 // Error against cost; the line joins the rows that no other row beats in both.
 function pareto(rows, references, cost, metric, titles) {
-  const points = rows.filter((row) => row[cost] > 0 && row[metric] > 0).map((row) => ({
-    arch: row.arch, x: row[cost], y: row[metric], low: row.interval?.[0], high: row.interval?.[1],
+  const points = ends(rows.filter((row) => row[cost] > 0 && row[metric] > 0).map((row) => ({
+    arch: row.arch, own: row.own, x: row[cost], y: row[metric], low: row.interval?.[0], high: row.interval?.[1],
     tip: { name: row.name, [titles.metric]: `${bits(row[metric])} bits`, [titles.cost]: measured(row[cost], cost === "state" ? "bytes" : cost) },
-  }));
+  })), "y");
   const constant = references.find(([name]) => name === "best constant")?.[1] ?? Infinity;
   const front = points.filter((a) => a.y < constant && !points.some((b) => b.x <= a.x && b.y <= a.y && (b.x < a.x || b.y < a.y)));
   const { color, shape } = byArch(points);
@@ -200,9 +210,9 @@ function pareto(rows, references, cost, metric, titles) {
   const layer = [
     lines(references, y),
     { data: { values: front }, mark: { type: "line", interpolate: "step-after", color: ink("muted"), strokeWidth: 1.5, opacity: 0.7 }, encoding: { x, y } },
-    { data: { values: points }, encoding: { x, y, color }, layer: [
+    { data: { values: points }, encoding: { x, y, color, opacity: { condition: { test: "datum.own", value: 1 }, value: 0.35 } }, layer: [
       ...(metric === "mae" ? [{ transform: [{ filter: "isValid(datum.low)" }], mark: { type: "rule", strokeWidth: 2 }, encoding: { y: { ...y, field: "low" }, y2: { field: "high" } } }] : []),
-      { mark: { type: "point", filled: true, size: 120, opacity: 1, strokeWidth: 0 }, encoding: { shape, tooltip: { field: "tip" } } },
+      { mark: { type: "point", filled: true, size: 120, strokeWidth: 0 }, encoding: { shape, tooltip: { field: "tip" } } },
     ] },
   ];
   return { layer };
@@ -233,13 +243,11 @@ function lengths(group, rows) {
 
 // Every task at a glance: errors as shares of what one makes who reads nothing.
 function overview(groups, held) {
-  const points = groups.flatMap((group) => {
+  const points = ends(groups.flatMap((group) => {
     const constant = group.refs.find(([name]) => name === "best constant")?.[1];
-    const own = [...group.shown].sort((a, b) => b.own - a.own); // with the preset's settings, or else the best
-    const best = own.filter((row, i, rows) => rows.findIndex((other) => other.arch === row.arch) === i);
-    return best.map((row) => ({ arch: row.arch, task: group.label, share: row.mae / constant, low: row.interval && row.interval[0] / constant,
-      high: row.interval && row.interval[1] / constant, tip: { name: row.name, task: group.label, error: `${bits(row.mae)} bits`, "of the best constant's": `${(100 * row.mae / constant).toPrecision(2)} %` } }));
-  }).filter((point) => point.share > 0);
+    const bound = (row, i) => (row.interval ? row.interval[i] / constant : undefined);
+    return firsts(group.shown).map((row) => ({ arch: row.arch, task: group.label, share: row.mae / constant, low: bound(row, 0), high: bound(row, 1), tip: { name: row.name, task: group.label, error: `${bits(row.mae)} bits`, "of the best constant's": `${(100 * row.mae / constant).toPrecision(2)} %` } }));
+  }).filter((point) => point.share > 0), "share");
   const { color, shape } = byArch(points);
   const y = { field: "task", type: "nominal", title: null, sort: groups.map((group) => group.label), scale: { paddingInner: 0.25, paddingOuter: 0.1 }, axis: { labelLimit: Math.min(260, 0.32 * document.body.clientWidth), domain: false, ticks: false, labelFontSize: 13, labelColor: ink("text") } };
   const yOffset = { field: "arch", type: "nominal", sort: DATA.archs, scale: { paddingOuter: 0.3 } };

@@ -7,7 +7,7 @@ const VIEWS = {
   primitives: ["Primitives", primitives], claims: ["Claims", claims], reading: ["How to read", reading],
 };
 const COSTS = {
-  seconds: "seconds", flops: "training FLOPs", bytes: "peak memory, bytes", joules: "energy, joules", parameters: "parameters", state: "state, bytes",
+  flops: "training FLOPs", seconds: "seconds", bytes: "peak memory, bytes", joules: "energy, joules", parameters: "parameters", state: "state, bytes",
 };
 const ERRORS = { mae: "error (MAE)", kl: "KL", curve: "curve MAE", far: "error on new positions" };
 
@@ -151,23 +151,23 @@ const grid = (groups, make) => (groups.length ? el("div", { class: "grid" }, gro
 const withRows = (set) => chosen(set).filter((group) => group.shown.length);
 
 function curves(set) {
-  return [...intro("Entropy against position", "The wide pale line is Bayes: the exact uncertainty after k observations. A model that infers lies on it; shaded positions are beyond its training. Who cannot read that far was scored on shorter sequences, with a line of Bayes of their own."),
+  return [...intro("Entropy against position", "The wide pale line is Bayes: the exact uncertainty after k observations. A model that infers lies on it; shaded positions are beyond its training. Who cannot read that far was scored on shorter sequences, with a line of Bayes of their own. One line an architecture: its row with the preset's settings, or else its best."),
     legend(set),
-    grid(withRows(set), (group) => chart("Entropy of model and Bayes", null, `Entropy by position on ${group.task}: ${group.shown.map((row) => row.name).join(", ")}, and Bayes`, () => positions(group.shown, group.k, group.exams, group.trained, "h"), 260))];
+    grid(withRows(set), (group) => chart("Entropy of model and Bayes", null, `Entropy by position on ${group.task}: ${firsts(group.shown).map((row) => row.name).join(", ")}, and Bayes`, () => positions(firsts(group.shown), group.k, group.exams, group.trained, "h"), 260))];
 }
 
 function lengthView(set) {
-  return [...intro("Who holds beyond the training horizon?", "Error at each position, and its mean over the new positions alone: the first ones cannot dilute a cliff. An architecture that cannot read a length has no mark there."),
+  return [...intro("Who holds beyond the training horizon?", "Error at each position, and its mean over the new positions alone: the first ones cannot dilute a cliff. An architecture that cannot read a length has no mark there. One line each: the row with the preset's settings, or else the best."),
     legend(set),
     grid(withRows(set), (group) => [
-      chart("Error by position", null, `Error by position on ${group.task}`, () => positions(group.shown, group.k, group.exams, group.trained, "e"), 220),
-      group.longer.length ? chart("Mean error by length", null, `Error at the training horizon and beyond on ${group.task}`, () => lengths(group, group.shown), 220) : el("p", { class: "empty" }, `This task ends at ${group.trained} positions: there is no longer one.`),
+      chart("Error by position", null, `Error by position on ${group.task}`, () => positions(firsts(group.shown), group.k, group.exams, group.trained, "e"), 220),
+      group.longer.length ? chart("Mean error by length", null, `Error at the training horizon and beyond on ${group.task}`, () => lengths(group, firsts(group.shown)), 220) : el("p", { class: "empty" }, `This task ends at ${group.trained} positions: there is no longer one.`),
     ])];
 }
 
 function cost(set) {
   const { pick } = controls(set);
-  const [x, y] = [Object.hasOwn(COSTS, set.get("x")) ? set.get("x") : "seconds", Object.hasOwn(ERRORS, set.get("y")) ? set.get("y") : "mae"];
+  const [x, y] = [Object.hasOwn(COSTS, set.get("x")) ? set.get("x") : "flops", Object.hasOwn(ERRORS, set.get("y")) ? set.get("y") : "mae"];
   const far = (group) => group.longer[group.longer.length - 1];
   const place = (group) => {
     const value = (at) => (far(group) ? at[far(group)][1] : null);
@@ -180,7 +180,7 @@ function cost(set) {
       missing.length ? el("p", { class: "empty" }, why) : null,
     ];
   };
-  return [...intro("What does an error cost?", "Down and left is better. The line joins the rows that no other row beats in both. Costs are those of the machine named below each chart; do not compare them across devices."),
+  return [...intro("What does an error cost?", "Down and left is better. The line joins the rows that no other row beats in both. Pale marks have other settings than the preset. Seconds and memory are those of the machines named below each chart, some of them shared: where there are several, compare FLOPs."),
     el("form", { class: "filters axes", "aria-label": "Axes" }, pick("x", Object.entries(COSTS), "cost", null), pick("y", Object.entries(ERRORS), "error", null)),
     legend(set),
     grid(withRows(set), (group) => [...place(group), el("p", { class: "machine" }, group.machine)])];

@@ -58,7 +58,7 @@ document.body.prepend(
       : el("p", { class: "failed" }, el("b", {}, "This run failed: "), DATA.error),
     DATA.notes.map((note) => el("p", { class: "empty" }, String(note))),
     good ? charts() : null,
-    card("Make it again, and verify it", config.seed ? el("p", {}, "Seeds are counted from 0: a later one brings the earlier ones along.") : null, el("pre", { tabindex: "0" }, DATA.commands.join("\n"))),
+    card("Verify it, or make it again", config.seed ? el("p", {}, "Seeds are counted from 0: a later one brings the earlier ones along.") : null, el("pre", { tabindex: "0" }, DATA.commands.join("\n"))),
     good ? scores() : null,
     good ? report() : null,
     el("div", { class: "grid" }, card("Config", facts("Config", config)), card("Platform and cost", facts("Platform and cost", {
