@@ -3,7 +3,7 @@
 On the platform of the record (device, its name, torch, Triton, dtype, attention, as many threads) numbers must be equal
 to the last bit; elsewhere a sum may run in another order, and errors must agree within 1e-4 bits + 0.1 %. `--rerun`
 trains again: on the same platform the result must be the same, elsewhere within a factor of 1.5 of the record's; of 3
-where both lie where a further run may fall, given the other seeds beside the record (95 %, Student's t).
+where both lie where a further run may fall, given the other seeds beside the record (bench.stats).
 
 Not checked, because no second look can: seconds, throughput and memory.
 """
@@ -14,12 +14,10 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import safetensors.torch
 import torch
-from scipy.special import stdtrit
 
 from bench.config import RunConfig, check
 from bench.device import cores, describe, pick_device
@@ -27,6 +25,7 @@ from bench.records import BadRecord, RunRecord, parse_config, read, record_files
 from bench.registry import BadInput
 from bench.run import evaluate, make_model, run_one, state_bytes, step_flops
 from bench.score import predict, score
+from bench.stats import further
 from bench.train import watched
 from models.base import count_parameters
 
@@ -152,7 +151,7 @@ def run_again(record: RunRecord, config: RunConfig, same: bool, verdict: Verdict
         verdict.how += f"entropy_mae {number:.4g} here, {claim:.4g} in the record, allowed a factor of {FACTOR}"
         bounds = further_run(record, verdict.path)
         if bounds:
-            verdict.how += f", or of {WIDEST:g} with both in {max(0.0, bounds[0]):.4g} to {bounds[1]:.4g}"
+            verdict.how += f", or of {WIDEST:g} with both in {bounds[0]:.4g} to {bounds[1]:.4g}"
         factor = WIDEST if bounds and all(bounds[0] <= x <= bounds[1] for x in (claim, number)) else FACTOR
         if not claim / factor <= number <= claim * factor:
             verdict.differences.append(f"entropy_mae: {number:.6g} here, {claim:.6g} in the record")
@@ -176,11 +175,7 @@ def further_run(record: RunRecord, path: Path) -> tuple[float, float] | None:
             continue
         if sibling.id != record.id and sibling.status == "ok" and law(sibling.config) == law(record.config):
             values.append(sibling.metrics[str(record.config["horizon"])]["all"]["entropy_mae"])
-    n = len(values)
-    if n < 2:
-        return None
-    reach = float(stdtrit(n - 1, 0.975)) * stdev(values) * (1 + 1 / n) ** 0.5
-    return mean(values) - reach, mean(values) + reach
+    return further(values)
 
 
 def compare(claimed: Any, found: Any, exact: bool, name: str = "") -> list[str]:

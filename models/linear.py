@@ -43,6 +43,7 @@ from models.transformer import Attention
 from tasks.base import Shape
 
 TAPS = 4  # positions that a short convolution sees: the present and three before it
+FORGOTTEN = (0.001, 0.1)  # shares of its state that a head forgets in a step, at the start: the least and the most
 
 
 class _Convolve(torch.autograd.Function):
@@ -79,14 +80,14 @@ class ShortConv(nn.Module):
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         out_BTC: Tensor = _Convolve.apply(x_BTC, self.weight[:, 0].T.contiguous())
-        return silu(out_BTC)
+        return out_BTC
 
     def start(self, batch: int) -> Tensor:
         return self.weight.new_zeros(batch, TAPS - 1, self.weight.shape[0])
 
     def step(self, x_BC: Tensor, past_B3C: Tensor) -> tuple[Tensor, Tensor]:
         seen_B4C = torch.cat([past_B3C, x_BC[:, None]], dim=1)
-        return silu((seen_B4C * self.weight[:, 0].T).sum(1)), seen_B4C[:, 1:]
+        return (seen_B4C * self.weight[:, 0].T).sum(1), seen_B4C[:, 1:]
 
 
 class Mixer(nn.Module):
@@ -135,7 +136,8 @@ class LinearAttention(Mixer):
 
 
 class Mamba2(Mixer):
-    """Rates start ten times higher than Mamba's: they also scale what is written, and sequences here are short."""
+    """What is written is scaled by dt, ten times higher than Mamba's at the start, since sequences here are short; what
+    is forgotten by a dt, and a starts so low that some heads keep a whole sequence."""
 
     def __init__(self, width: int, heads: int, head_width: int) -> None:
         super().__init__()
@@ -147,7 +149,9 @@ class Mamba2(Mixer):
         self.address.weight.parts = 2  # type: ignore[attr-defined]  # query, key
         self.rate = nn.Linear(width, heads, bias=False)
         self.conv = ShortConv(inner + 2 * self.keys)
-        self.log_a, self.rate_bias = _decays(heads, 0.05, 0.5)
+        dt = _spread(heads, 0.05, 0.5)
+        self.log_a = nn.Parameter((_spread(heads, *FORGOTTEN) / dt).log())
+        self.rate_bias = nn.Parameter(_before_softplus(dt))
         self.skip = nn.Parameter(torch.ones(heads))
         self.norm = nn.RMSNorm(inner, eps=1e-5)
         self.out = residual_out(nn.Linear(inner, width, bias=False))
@@ -171,12 +175,13 @@ class Mamba2(Mixer):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         gate, x, dt = self._project(x_BTD)
-        x = self.conv(x)
+        x = silu(self.conv(x))
         return self._write(decayed_sum(*self._read(x, dt)), x, gate)
 
     def step(self, x_BD: Tensor, state: list[Any]) -> Tensor:
         gate, x, dt = self._project(x_BD)
         x, state[0] = self.conv.step(x, state[0])
+        x = silu(x)
         sums, state[1] = decayed_sum_step(*self._read(x, dt), state[1])
         return self._write(sums, x, gate)
 
@@ -191,7 +196,8 @@ class GatedDeltaNet(Mixer):
         self.rate = nn.Linear(width, 2 * heads, bias=False)
         self.rate.weight.parts = 2  # type: ignore[attr-defined]  # decay, strength
         self.conv = ShortConv(3 * heads * head_width)
-        self.log_a, self.rate_bias = _decays(heads, 0.001, 0.1)
+        self.log_a = nn.Parameter(torch.zeros(heads))
+        self.rate_bias = nn.Parameter(_before_softplus(_spread(heads, *FORGOTTEN)))
         self.norm = nn.RMSNorm(head_width, eps=1e-5)
         self.out = residual_out(nn.Linear(heads * head_width, width, bias=False))
         self.qkv, self.z = Tap(), Tap()
@@ -206,12 +212,12 @@ class GatedDeltaNet(Mixer):
         return self.out(self.norm(self.z(sums)).flatten(-2) * silu(gate))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        read = self._read(self.conv(self.project(x_BTD)), self.rate(x_BTD))
+        read = self._read(silu(self.conv(self.project(x_BTD))), self.rate(x_BTD))
         return self._write(delta_rule(*read), self.gate(x_BTD))
 
     def step(self, x_BD: Tensor, state: list[Any]) -> Tensor:
         x_BC, state[0] = self.conv.step(self.project(x_BD), state[0])
-        sums, state[1] = delta_rule_step(*self._read(x_BC, self.rate(x_BD)), state[1])
+        sums, state[1] = delta_rule_step(*self._read(silu(x_BC), self.rate(x_BD)), state[1])
         return self._write(sums, self.gate(x_BD))
 
 
@@ -286,11 +292,14 @@ class Linear(nn.Module):
         return self.head(self.norm(x_BD))
 
 
-def _decays(heads: int, least: float, most: float) -> tuple[nn.Parameter, nn.Parameter]:
-    """exp(-a dt), a = 1 at the start: the shares that a step forgets, spread evenly over the heads in their logs."""
+def _spread(heads: int, least: float, most: float) -> Tensor:
+    """One number a head, evenly in their logs."""
     middle = torch.tensor([(least * most) ** 0.5])
-    dt = torch.logspace(math.log10(least), math.log10(most), heads) if heads > 1 else middle
-    return nn.Parameter(torch.zeros(heads)), nn.Parameter(dt.expm1().log())  # softplus undone
+    return torch.logspace(math.log10(least), math.log10(most), heads) if heads > 1 else middle
+
+
+def _before_softplus(x: Tensor) -> Tensor:
+    return x.expm1().log()
 
 
 def build(shape: Shape, params: int, geometry: Geometry, *, mixer: type[Mixer], attend: bool = False) -> nn.Module:

@@ -5,8 +5,9 @@
     x = x + ffn(norm(x))
     logits = head(norm(x))
 
-A cell mixes over time and multiplies by its gates; the feed-forward layer works within a position. Forget gates open at
-the start (Jozefowicz et al. 2015), so that a header survives until it is used.
+A cell mixes over time and multiplies by its gates; the feed-forward layer works within a position. Forget gates start
+at a bias of one (Jozefowicz et al. 2015). Larger ones, which keep a header for longer, help on `recall` and hurt on
+`bijection-revisit` and `hmm-sticky`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Deep residual MLPs: no attention, no recurrence, the same number of parameters.
 
-    prefix   every position's embedding, flattened: header slots as they stand, then the steps oldest first
+    prefix   every position's embedding, flattened: header and lead as they stand, then the steps oldest first
     x = linear(prefix)
     x = x + down(activate(up(norm(x))))     each block: two layers
     logits = head(norm(x))
@@ -76,11 +76,11 @@ class Block(nn.Module):
 class MLP(nn.Module):
     def __init__(self, shape: Shape, blocks: int, width: int, hidden: int, activation: str, pointwise: bool) -> None:
         super().__init__()
-        length = shape.length(shape.horizon)
+        length, fixed = shape.length(shape.horizon), shape.header + shape.lead
         self.max_length = None if pointwise else length
         self.embed = Embed(shape, EMBED_WIDTH)
         self.read: nn.Module = (
-            nn.Linear(EMBED_WIDTH, width) if pointwise else Prefix(shape.header, length - shape.header, width)
+            nn.Linear(EMBED_WIDTH, width) if pointwise else Prefix(fixed, length - fixed, width)
         )
         self.blocks = nn.ModuleList(Block(width, hidden, activation) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)

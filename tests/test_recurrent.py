@@ -187,7 +187,7 @@ def test_the_short_convolution_is_torchs_of_each_channel(length):
     conv = ShortConv(6).double()
     x = torch.randn(2, length, 6, dtype=torch.float64, requires_grad=True)
     padded = torch.nn.functional.pad(x.mT, (TAPS - 1, 0))
-    expected = torch.nn.functional.silu(torch.nn.functional.conv1d(padded, conv.weight, groups=6)).mT
+    expected = torch.nn.functional.conv1d(padded, conv.weight, groups=6).mT
     torch.testing.assert_close(conv(x), expected)
     assert torch.autograd.gradcheck(conv, (x,))
     (grad,) = torch.autograd.grad(conv(x).square().sum(), conv.weight)

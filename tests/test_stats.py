@@ -4,25 +4,36 @@ import numpy as np
 import pytest
 from scipy.stats import permutation_test, t
 
-from bench.stats import interval, paired_p, shared_ranks
+from bench.stats import further, interval, paired_p, shared_ranks
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_an_interval_is_students_and_holds_the_true_mean_in_95_of_100_cases(n):
-    samples = np.random.default_rng(n).normal(10.0, 1.0, size=(4000, n))
-    bounds = np.array([interval(list(values)) for values in samples])
-    theirs = t.interval(0.95, n - 1, loc=samples.mean(1), scale=samples.std(1, ddof=1) / n**0.5)
-    assert bounds == pytest.approx(np.maximum(0.0, np.stack(theirs, axis=1)))
-    held = ((bounds[:, 0] <= 10.0) & (bounds[:, 1] >= 10.0)).mean()
+def test_an_interval_is_students_on_the_log_and_holds_the_truth_in_95_of_100_cases(n):
+    logs = np.random.default_rng(n).normal(-3.0, 0.5, size=(4000, n))
+    bounds = np.array([interval(list(values)) for values in np.exp(logs)])
+    theirs = t.interval(0.95, n - 1, loc=logs.mean(1), scale=logs.std(1, ddof=1) / n**0.5)
+    assert np.log(bounds) == pytest.approx(np.stack(theirs, axis=1))
+    held = ((bounds[:, 0] <= np.exp(-3.0)) & (bounds[:, 1] >= np.exp(-3.0))).mean()
     assert 0.94 < held < 0.96
 
 
-def test_an_interval_of_errors_is_not_negative_and_one_seed_has_none():
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_a_further_seed_falls_where_it_should_in_95_of_100_cases(n):
+    errors = np.exp(np.random.default_rng(n).normal(-3.0, 0.5, size=(4000, n + 1)))
+    bounds = np.array([further(list(values)) for values in errors[:, 1:]])
+    assert 0.94 < ((bounds[:, 0] <= errors[:, 0]) & (errors[:, 0] <= bounds[:, 1])).mean() < 0.96
+
+
+def test_an_interval_of_errors_is_positive_and_one_seed_has_none():
+    assert interval([]) is None
     assert interval([1.0]) is None
-    assert interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
-    low, high = interval([0.001, 0.003])
-    assert low == 0.0
-    assert high > 0.003
+    assert interval([2.0, 2.0, 2.0]) == pytest.approx((2.0, 2.0))
+    low, high = interval([0.7, 1.7, 1.8])
+    assert 0.3 < low < 0.7
+    assert high > 1.8
+    low, high = interval([0.0, 1e6])  # no more than numbers can hold
+    assert low >= 0
+    assert np.isfinite(high)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
