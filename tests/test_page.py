@@ -310,7 +310,7 @@ def test_a_curve_is_of_the_row_with_the_presets_settings(tmp_path, visit):
 
 
 def test_a_thousand_records_cost_in_proportion_to_their_number(tmp_path, visit):
-    """Of the page's own thread, in one browser: ten times the rows take at most ten times as long, and little to sort."""
+    """Of the page's own thread, in one browser: ten times the rows take at most ten times as long; sorting, little."""
     tracks = [{"preset": p, "supervision": s, "lr": r} for p in ("quick", "small", "paper", "smoke", "tiny")
               for s in ("posterior", "sampled") for r in (0.01, 0.02, 0.03, 0.04, 0.05)]  # fmt: skip
     many = [vary(r, i, 1 + i / 100, **track) for i, track in enumerate(tracks) for r in published()]
