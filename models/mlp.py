@@ -79,9 +79,7 @@ class MLP(nn.Module):
         length, fixed = shape.length(shape.horizon), shape.header + shape.lead
         self.max_length = None if pointwise else length
         self.embed = Embed(shape, EMBED_WIDTH)
-        self.read: nn.Module = (
-            nn.Linear(EMBED_WIDTH, width) if pointwise else Prefix(fixed, length - fixed, width)
-        )
+        self.read: nn.Module = nn.Linear(EMBED_WIDTH, width) if pointwise else Prefix(fixed, length - fixed, width)
         self.blocks = nn.ModuleList(Block(width, hidden, activation) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, shape.classes)
