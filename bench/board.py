@@ -15,7 +15,16 @@ from typing import Any
 from tabulate import tabulate
 
 from bench.floors import effective_memory
-from bench.glance import GLANCE_LEGEND, NO_MEANS, PRIMITIVES, PRIMITIVES_LEGEND, at_a_glance, conclusions, primitives
+from bench.glance import (
+    GLANCE_LEGEND,
+    NO_MEANS,
+    PRIMITIVES,
+    PRIMITIVES_LEGEND,
+    SHAKY,
+    at_a_glance,
+    conclusions,
+    primitives,
+)
 from bench.records import RunRecord, parse_config
 from bench.rows import group, number, plain, ranked, ranks, references_of, row_name, same_settings
 from bench.stats import interval, paired_p
@@ -43,8 +52,9 @@ All errors are in bits, against the exact posterior; lower is better.
 - *Italics*: reference predictors, computed on the same sequences; *best constant* has the best MAE of all that say
   the same everywhere, and is shown for that alone.
 - name=value: behind an architecture, a setting that is not its preset's; a row without any has them all.
-- [low, high]: 95 % interval of the mean over seeds (Student's t); with one seed there is none. A rank is
-  one more than the number of rows whose interval lies below this one's.
+- [low, high]: 95 % interval over seeds (Student's t, on the logarithm of the error); with one seed there is none. A
+  rank is one more than the number of rows whose interval lies below this one's: rank 1 says that no row is shown to be
+  better, not that this one is good.
 - **p**: paired sign-flip test against the row above, on the seeds that both have.
 - **state**: bytes carried from one position to the next, at the training length, in float32.
 - **FLOPs**: forward and backward passes of the whole training, by torch's counter.
@@ -68,7 +78,7 @@ def render(records: list[RunRecord], reported: Sequence[RunRecord] = ()) -> str:
     parts = [TITLE, GENERATED, *([CONTENTS] if records or reported else [])]
     marked = frozenset(record.id for record in reported)
     for track, lines in conclusions(records).items():
-        parts += [f"## What holds: {track}", "\n".join(lines), NO_MEANS]
+        parts += [f"## What holds: {track}", "\n".join(lines), f"{SHAKY} {NO_MEANS}"]
     for track, (header, rows) in at_a_glance(records).items():
         parts += [f"## At a glance: {track}", GLANCE_LEGEND, _markdown(header, rows)]
     for track, rows in primitives(records).items():

@@ -19,13 +19,18 @@ from bench.registry import BadInput
 RESULTS = Path(os.environ.get("TUNNEL_BENCH_RESULTS", "results"))  # the image says /results
 
 
+class Output(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end with exit code 1, which says that a run failed
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{message} (see {self.prog} --help)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    console = Console()
+    console = Output()
     again = "the same command"
     try:
         options = make_parser().parse_args(arguments)
@@ -41,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bench: stopped; finished runs are kept, {kept}; {again} goes on from there", file=sys.stderr)
         return 128 + (end.number if isinstance(end, stop.Stopped) else signal.SIGINT)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left: nothing to say, and nobody to say it to
-        return 141
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader has left: nobody to tell
+        return 128 + signal.SIGPIPE
 
 
 def make_parser() -> Parser:
@@ -63,8 +68,10 @@ def make_parser() -> Parser:
         return sub
 
     run = command("run", "train and score architectures on tasks", "bench run --arch mlp --task hmm")
-    run.add_argument("--arch", nargs="+", action="extend", metavar="A", help="architectures (default: the preset's)")
-    run.add_argument("--task", nargs="+", action="extend", metavar="T", help="tasks (default: the preset's)")
+    run.add_argument(
+        "--arch", nargs="+", action="extend", metavar="A", help="architectures, or all (default: the preset's)"
+    )
+    run.add_argument("--task", nargs="+", action="extend", metavar="T", help="tasks, or all (default: the preset's)")
     run.add_argument("--preset", default="quick", metavar="P",
                      help=f"{', '.join(PRESETS)}, or auto: paper on a GPU, else quick (default: quick)")  # fmt: skip
     run.add_argument("--seeds", type=int, metavar="N", help="seeds 0..N-1 (default: the preset's)")
@@ -80,7 +87,7 @@ def make_parser() -> Parser:
     run.add_argument("--memory-per-run", type=float, default=0.0, metavar="GB", help="on Ray (default: not reserved)")
     run.add_argument("--fresh", action="store_true", help="start over: forget what these runs have left behind")
     run.add_argument("--checkpoints", type=int, metavar="N",
-                     help="keep N snapshots of the weights, evenly spaced in log step, for the report")  # fmt: skip
+                     help="keep N snapshots of the weights, early and late ones, for the report")  # fmt: skip
     run.add_argument("--report", action="store_true", help="write each finished run's report beside its record")
     run.add_argument("--verbose", "-v", action="store_true", help="a line at every look at a run")
     run.add_argument("--tensorboard", action="store_true", help="scalars in DIR/tensorboard (extra: tensorboard)")
@@ -91,7 +98,8 @@ def make_parser() -> Parser:
                    "bench board --runs leaderboard/runs --out leaderboard/README.md --check")  # fmt: skip
     show.add_argument("--runs", nargs="+", type=Path, default=[RESULTS], metavar="DIR",
                       help=f"records, each run counted once (default: {RESULTS})")  # fmt: skip
-    show.add_argument("--out", type=Path, metavar="FILE", help="default: leaderboard.md in the first of these folders")
+    show.add_argument("--out", type=Path, metavar="FILE",
+                      help="default: leaderboard.md in the first of these; CLAIMS.md is written beside it")  # fmt: skip
     show.add_argument("--html", type=Path, metavar="DIR", help="also write a site to look at: open DIR/index.html")
     show.add_argument("--figures", action="store_true", help="also draw its two figures beside it: overview, entropy")
     show.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE",

@@ -18,16 +18,18 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import SAMPLES, board, claims, engine, page, records, stop, submissions, terminal
-from bench.config import FIXED, RunConfig, compose, parse_settings, task_parameters
+from bench.config import CHOICES, FIXED, RunConfig, compose, parse_settings, task_parameters
 from bench.device import cores, pick_device, require_compiler
 from bench.presets import PRESETS
 from bench.progress import Bar
 from bench.registry import BadInput, unknown
 from bench.tune import GRID, tune
 from models.base import ARCHS
+from models.kernels.attention import BACKENDS
 from tasks.base import TASKS
 
 SHOWN = 20  # differences of one record
+CLAIMS = "CLAIMS.md"  # the ledger, beside every leaderboard
 
 
 def run_command(options: argparse.Namespace, console: Console) -> int:
@@ -48,6 +50,7 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
         f"{len(configs)} run{'s' * (len(configs) > 1)}, preset {first.preset}, on {device} in fp32 ({why}), "
         f"{'as many as fit' if options.engine == 'ray' and not options.jobs else min(jobs, len(configs))} at a time",
         highlight=False,
+        soft_wrap=True,
     )
     if len(configs) == 1:
         parameters = sum(p.numel() for p in first.make_model().parameters())
@@ -136,8 +139,12 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
             raise BadInput(f"{name} must be at least 1, not {value}")
     settings = parse_settings(options.settings)
     device, _ = where(options)
+    if options.supervision and "supervision" in settings:
+        raise BadInput("supervision is given twice: with --supervision and with --set")
     supervision = options.supervision or [settings.get("supervision")]
-    grid = itertools.product(options.task or preset.tasks, options.arch or preset.archs, supervision, range(seeds))
+    tasks = TASKS.names() if options.task == ["all"] else options.task or preset.tasks
+    archs = ARCHS.names() if options.arch == ["all"] else options.arch or preset.archs
+    grid = itertools.product(tasks, archs, supervision, range(seeds))
     configs: dict[str, RunConfig] = {}
     for task, arch, track, seed in grid:
         overrides = {**settings, **({"supervision": track} if track else {})}
@@ -155,6 +162,12 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
             raise BadInput(f"--check writes nothing, {name} does: use one of them")
     if options.add and len(options.runs) > 1:
         raise BadInput(f"--add takes one folder of records, not {len(options.runs)}: name one with --runs")
+    target = options.out or options.runs[0] / "leaderboard.md"
+    for path in (target, target.parent / CLAIMS):
+        if path.exists() and board.GENERATED not in path.read_text(encoding="utf-8", errors="replace"):
+            raise BadInput(f"{path} is not a page of bench board: name another place with --out")
+        if options.check and not path.exists():
+            raise BadInput(f"no {path} to check: name the leaderboard with --out")
     if options.html:
         page.prepare(options.html)
     added, refused = submissions.add(options.add, options.runs[0])
@@ -163,7 +176,8 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
     for path, reason in refused:
         print(f"bench: refused {path}: {reason}", file=sys.stderr)
     found, reported, problems = read_records(options.runs)
-    target = options.out or options.runs[0] / "leaderboard.md"
+    if not (found or reported or problems or refused):
+        raise BadInput(f"no records in {', '.join(map(str, options.runs))}")
     wanted = pages(options.runs, target, found, reported)
     if options.figures:
         from bench import figures
@@ -188,7 +202,7 @@ def pages(
 ) -> dict[Path, str]:
     """What the records say: the leaderboard, and beside it the ledger of published claims."""
     ledger = claims.ledger(found, claims.read_reports(runs, found))
-    return {target: board.render(found, reported), target.parent / "CLAIMS.md": claims.render(ledger)}
+    return {target: board.render(found, reported), target.parent / CLAIMS: claims.render(ledger)}
 
 
 def differs(path: Path, text: str, console: Console) -> bool:
@@ -263,7 +277,10 @@ def list_command(options: argparse.Namespace, console: Console) -> int:
     console.print(table)
     console.print()
     table = Table("for --set", "what can be set", box=None, header_style="bold")
-    table.add_row("every run", ", ".join(f.name for f in fields(RunConfig) if f.name not in FIXED))
+    free = [f.name for f in fields(RunConfig) if f.name not in FIXED | CHOICES.keys()]
+    choices = {**CHOICES, "attention": BACKENDS}
+    table.add_row("every run", ", ".join(name for name in free if name not in choices))
+    table.add_row("", ", ".join(f"{name}={'|'.join(allowed)}" for name, allowed in choices.items()))
     for name in TASKS.names():
         if parameters := task_parameters(name):
             table.add_row(name, ", ".join(f"{parameter}={value}" for parameter, value in parameters.items()))

@@ -33,9 +33,13 @@ LIMITS = {  # far beyond any sensible run: what is larger is a slip, and would f
     "steps": 10**9, "batch": 10**6, "layers": 1000, "heads": 1000, "width": 10**5, "ffn": 10**6, "sequences": 10**7,
     "horizon": 10**5, "seed": 2**63 - 1, "warmup": 10**9,
 }  # fmt: skip
-SUPERVISION = ("posterior", "sampled")
-OPTIMIZERS = ("muon", "adamw")
-DECAYS = ("linear", "none")
+CHOICES = {
+    "supervision": ("posterior", "sampled"),
+    "positions": tuple(POSITIONS),
+    "activation": tuple(ACTIVATIONS),
+    "optimizer": ("muon", "adamw"),
+    "decay": ("linear", "none"),
+}
 USUAL: dict[str, Any] = {"tuning": {}, "decay": "linear", "activation": "relu2"}  # fields that a record may leave out
 FIXED = {"arch", "task", "preset", "seed", "device", "task_params", "tuning"}  # not to be changed with --set
 OPTIONS = {
@@ -150,13 +154,7 @@ def task_parameters(task: str) -> dict[str, Any]:
 
 def check(config: RunConfig) -> None:
     """Refuse what cannot be run, in one line."""
-    for name, allowed in (
-        ("supervision", SUPERVISION),
-        ("optimizer", OPTIMIZERS),
-        ("decay", DECAYS),
-        ("positions", POSITIONS),
-        ("activation", ACTIVATIONS),
-    ):
+    for name, allowed in CHOICES.items():
         if getattr(config, name) not in allowed:
             raise BadInput(f"{name} must be one of {', '.join(allowed)}, not '{getattr(config, name)}'")
     for name in ("steps", "batch", "layers", "heads", "width", "sequences", "horizon"):

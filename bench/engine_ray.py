@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,8 @@ def connect(plan: Plan) -> Any:
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BadInput(f"no Ray cluster at {plan.address or 'this machine'}: {reason}") from error
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.getsignal(number))  # Ray has put one of its own in front, which ends the process
     return ray
 
 

@@ -26,10 +26,12 @@ GLANCE_LEGEND = (
     "chance, the ranks below say. Where an architecture has no row with the preset's own settings, its best one stands "
     "there with a dagger (†), its steps and its batch: it does not compare. *Italics* read nothing."
 )
+SHAKY = "~: its seeds disagree on the verdict, or there is but one."
 PRIMITIVES_LEGEND = (
     "MAE at the training horizon as a share of the best constant's, or KL as a share of the uniform predictor's, "
     "whichever is larger, on every task of a primitive, with the preset's own settings; the weakest task decides. "
-    f"**Held**: below {HELD:.0%}. Partly: below {PARTLY:.0%}. Without all of a primitive's tasks neither is said."
+    f"**Held**: below {HELD:.0%}. Partly: below {PARTLY:.0%}. Without all of a primitive's tasks neither is said. "
+    f"{SHAKY}"
 )
 NO_MEANS = (
     "No means: not at this size, in these steps, by a recipe that was found on the transformer. It does not show that "
@@ -89,22 +91,35 @@ def _matrix(
     return ["architecture", *tasks], rows
 
 
-def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
-    """Error over that of a predictor that reads nothing, of the two that are measured the larger share: by preset,
-    supervision and device, then architecture, primitive and task."""
-    tables: dict[str, dict[str, dict[str, dict[str, float]]]] = defaultdict(lambda: defaultdict(dict))
+class Share(NamedTuple):
+    """Error over that of a predictor that reads nothing, of the two that are measured the larger share."""
+
+    value: float  # of the means over seeds
+    seeds: list[float]  # of each alone
+
+
+Shares = dict[str, Share]  # by task
+
+
+def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, Shares]]]:
+    """By preset, supervision and device, then architecture and primitive."""
+    tables: dict[str, dict[str, dict[str, Shares]]] = defaultdict(lambda: defaultdict(dict))
     for name, members in group([r for r in records if r.status == "ok"]).items():
         config = members[0].config
         primitive = TASKS.facts(config["task"]).get("primitive")
         if primitive is None or not is_the_presets(name):
             continue
         trained = str(members[0].config["horizon"])
-        for arch, (errors, same) in one_row_each(members).items():
+        for arch, (_, same) in one_row_each(members).items():
             if untouched(same[0].config):
-                error = mean(errors.values()) / mean_of(same, trained, "entropy_mae", "best constant")
-                kl = mean_of(same, trained, "kl") / mean_of(same, trained, "kl", "uniform")
-                tables[name.track][arch].setdefault(primitive, {})[config["task"]] = max(error, kl)
+                share = Share(_share(same, trained), [_share([record], trained) for record in same])
+                tables[name.track][arch].setdefault(primitive, {})[config["task"]] = share
     return {track: dict(sorted(archs.items())) for track, archs in tables.items()}
+
+
+def _share(same: list[RunRecord], trained: str) -> float:
+    error = mean_of(same, trained, "entropy_mae") / mean_of(same, trained, "entropy_mae", "best constant")
+    return max(error, mean_of(same, trained, "kl") / mean_of(same, trained, "kl", "uniform"))
 
 
 def primitives(records: list[RunRecord]) -> dict[str, list[list[str]]]:
@@ -123,7 +138,9 @@ def conclusions(records: list[RunRecord]) -> dict[str, list[str]]:
     for track, archs in primitive_shares(records).items():
         for primitive, meaning in PRIMITIVES.items():
             words = {arch: strength(primitive, of_arch.get(primitive, {})) for arch, of_arch in archs.items()}
-            said = {word: [plain(arch) for arch, mine in words.items() if mine == word] for word in words.values()}
+            said: dict[str, list[str]] = defaultdict(list)
+            for arch, word in words.items():
+                said[word].append(plain(arch) + "~" * shaky(primitive, archs[arch].get(primitive, {})))
             told = [
                 f"{how} {', '.join(said[word])}"
                 for word, how in (("held", "held by"), ("partly", "partly by"), ("no", "not by"))
@@ -135,8 +152,19 @@ def conclusions(records: list[RunRecord]) -> dict[str, list[str]]:
     return found
 
 
-def strength(primitive: str, shares: dict[str, float]) -> str:
+def strength(primitive: str, shares: Shares) -> str:
     """A primitive is as strong as its weakest task; of one that was not measured whole no more can be said than no."""
+    return _word(primitive, {task: share.value for task, share in shares.items()})
+
+
+def shaky(primitive: str, shares: Shares) -> bool:
+    """Whether the best and the worst of its seeds would say something else, or there is but one."""
+    best, worst = ({task: end(share.seeds) for task, share in shares.items()} for end in (min, max))
+    alone = any(len(share.seeds) == 1 for share in shares.values())
+    return alone or _word(primitive, best) != _word(primitive, worst)
+
+
+def _word(primitive: str, shares: dict[str, float]) -> str:
     worst = max(shares.values(), default=0.0)
     if worst >= PARTLY:
         return "no"
@@ -145,8 +173,9 @@ def strength(primitive: str, shares: dict[str, float]) -> str:
     return "held" if worst < HELD else "partly"
 
 
-def _verdict(primitive: str, shares: dict[str, float]) -> str:
+def _verdict(primitive: str, shares: Shares) -> str:
     word = strength(primitive, shares)
-    told = [f"{plain(task)} {shares[task]:.1%}" if task in shares else f"{plain(task)} missing"
+    told = [f"{plain(task)} {shares[task].value:.1%}" if task in shares else f"{plain(task)} missing"
             for task in sorted(primitive_tasks(primitive))]  # fmt: skip
-    return {"held": "**held**"}.get(word, word) + (f" ({', '.join(told)})" if shares else "")
+    mark = "~" * (word != "not measured" and shaky(primitive, shares))
+    return {"held": "**held**"}.get(word, word) + mark + (f" ({', '.join(told)})" if shares else "")

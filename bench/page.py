@@ -34,7 +34,17 @@ from bench.board import LEGEND, peak_bytes, seconds
 from bench.claims import Claim, ledger, read_reports
 from bench.config import FIXED, USUAL, draft
 from bench.floors import effective_memory
-from bench.glance import HELD, NO_MEANS, PARTLY, PRIMITIVES, PRIMITIVES_LEGEND, primitive_shares, strength
+from bench.glance import (
+    HELD,
+    NO_MEANS,
+    PARTLY,
+    PRIMITIVES,
+    PRIMITIVES_LEGEND,
+    Shares,
+    primitive_shares,
+    shaky,
+    strength,
+)
 from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, RunRecord, prepare_folder, write_whole
 from bench.registry import BadInput
@@ -115,16 +125,17 @@ def site_data(records: Sequence[RunRecord], reported: Sequence[RunRecord], claim
             "held": HELD,
             "partly": PARTLY,
             "tracks": {
-                track: [
-                    [arch, *([strength(p, got.get(p, {})), _short(got.get(p, {}))] for p in PRIMITIVES)]
-                    for arch, got in archs.items()
-                ]
+                track: [[arch, *(_primitive(p, got.get(p, {})) for p in PRIMITIVES)] for arch, got in archs.items()]
                 for track, archs in primitive_shares(list(records)).items()
             },
         },
         "claims": [{name: _unmarked(text) for name, text in claim._asdict().items()} for claim in claims],
         "legend": [[re.sub(r"[*`]", "", part).replace("\n  ", " ") for part in pair] for pair in legend],
     }
+
+
+def _primitive(name: str, shares: Shares) -> list[Any]:
+    return [strength(name, shares), _short({t: s.value for t, s in shares.items()}), shaky(name, shares)]
 
 
 def _unmarked(text: str) -> str:

@@ -52,7 +52,7 @@ def load(path: Path, samples: int = SAMPLES, progress: Callable[[str, int, int],
         raise BadInput(f"{path} is a failed run ({record.error}): there is nothing to report on")
     file = path.with_suffix(".safetensors")
     if not file.exists():
-        raise BadInput(f"no weights at {file}: a report needs the model itself")
+        raise BadInput(f"no weights at {file}: a report needs the model itself: train it again with bench run")
     weights = file.read_bytes()
     if f"sha256:{hashlib.sha256(weights).hexdigest()}" != record.weights:
         raise BadInput(f"{file} is not what {path} was measured on: its sha256 differs from the record's")

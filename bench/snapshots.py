@@ -31,11 +31,18 @@ def remove(record: Path) -> None:
 
 
 class Album:
-    """Keeps the snapshots of a run: at most `count`, from its first step to its last."""
+    """Keeps the snapshots of a run: at most `count`, from its first step to its last.
+
+    Half of them are evenly spaced in log step, where most changes; half in step, or else the last two would lie so far
+    apart that whatever settles late would seem to settle at once.
+    """
 
     def __init__(self, record: Path, steps: int, count: int) -> None:
         self.record = record
-        self.steps = sorted({round(step) for step in np.geomspace(steps, 1, count)})
+        late = max(1, count // 2)
+        early = np.geomspace(1, steps, count - late, endpoint=False)
+        even = np.linspace(steps, 0, late, endpoint=False)
+        self.steps = sorted({round(step) for step in (*early, *even) if step >= 1})
 
     def missing(self, before: int | None = None) -> list[int]:
         """Steps that should be there, up to and with one of them, and are not."""

@@ -226,8 +226,8 @@ def test_a_primitive_is_as_strong_as_its_weakest_task_and_held_if_all_were_measu
     cases = {"transformer": (0.9 * HELD, "**held**"), "mlp": (0.9 * PARTLY, "partly"), "mlp-pointwise": (1.0, "no")}
     made, sticky = [], []
     for arch, (share, _) in cases.items():
-        made += synthetic(first, arch, [share * constant])
-        sticky += synthetic(first, arch, [0.01 * constant], task="hmm-sticky", **usual)
+        made += synthetic(first, arch, [share * constant] * 2)
+        sticky += synthetic(first, arch, [0.01 * constant] * 2, task="hmm-sticky", **usual)
     ((track, rows),) = primitives([*made, *sticky]).items()
     assert {row[0]: row[2].split(" (")[0] for row in rows} == {arch: word for arch, (_, word) in cases.items()}
     assert {row[0]: row[2] for row in rows}["transformer"] == "**held** (hmm 4.5%, hmm-sticky 1.0%)"
@@ -246,6 +246,26 @@ def test_a_primitive_is_as_strong_as_its_weakest_task_and_held_if_all_were_measu
     assert {row[0]: row[2] for row in rows}["transformer"] == "not measured (hmm 4.5%, hmm-sticky missing)"
     assert {row[0]: row[2] for row in rows}["mlp-pointwise"].startswith("no (")
     assert conclusions(made) == {}
+
+
+def test_a_verdict_on_which_seeds_disagree_or_of_one_seed_is_marked(records):
+    first = of(records, "hmm")[0]
+    constant = first.references["20"]["best constant"]["all"]["entropy_mae"]
+    usual = {"positions": "alibi", "activation": "relu2", "ffn": 64}
+    cases = {
+        "transformer": ([0.8, 0.9], "**held**"),  # of the limit
+        "mlp": ([0.1, 1.5], "**held**~"),
+        "lstm": ([0.5], "**held**~"),
+        "gru": ([0.9, 1.8], "partly~"),
+    }
+    made = []
+    for arch, (shares, _) in cases.items():
+        made += synthetic(first, arch, [HELD * share * constant for share in shares])
+        made += synthetic(first, arch, [0.01 * constant] * 2, task="hmm-sticky", **usual)
+    ((_, rows),) = primitives(made).items()
+    assert {row[0]: row[2].split(" (")[0] for row in rows} == {arch: word for arch, (_, word) in cases.items()}
+    ((_, (line,)),) = conclusions(made).items()
+    assert "held by lstm~, mlp~, transformer; partly by gru~." in line
 
 
 def test_rows_with_settings_of_their_own_have_no_rank_beside_the_presets(records):

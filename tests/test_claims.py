@@ -159,6 +159,9 @@ def test_the_page_has_every_claim_and_counts_verdicts():
     page = claims.render([*found, Claim("c", "s", "1", "2", "exceeded", "")])
     assert f"{len(found) + 1} claims: 1 exceeded, 0 reproduced, 0 not reproduced, {len(found)} not tested here." in page
     assert page.count("\n|") == len(found) + 3
+    missed = [Claim("c", "s", "1", "2", "not reproduced", "", kind) for kind in ("error", "failure", "failure")]
+    told = "2 published failures that we do not see, 1 errors that ours did not reach"
+    assert f"3 claims: 0 exceeded, 0 reproduced, 3 not reproduced ({told}), 0 not tested here." in claims.render(missed)
 
 
 def test_reports_are_read_from_beside_their_records(record, tmp_path):

@@ -16,6 +16,7 @@ from bench.commands import read_records
 from bench.presets import PRESETS
 from bench.records import read_all
 from bench.run import run_one
+from models.base import ARCHS
 from tasks.base import TASKS
 
 ONE = ["run", "--arch", "mlp-pointwise", "--task", "bijection", "--preset", "smoke", "--set", "steps=2"]
@@ -159,6 +160,9 @@ def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
         ([], "the following arguments are required: COMMAND"),
         (["board", "--runs", "nowhere"], "no folder nowhere"),
         (["board", "--runs", ".", "--add", "a.json", "--check"], "--check writes nothing, --add does"),
+        (["board", "--runs", "."], "no records in ."),
+        (["board", "--runs", ".", "--check"], "no leaderboard.md to check: name the leaderboard with --out"),
+        (["run", "--set", "supervision=sampled", "--supervision", "posterior"], "supervision is given twice"),
         (["board", "--runs", ".", "..", "--add", "a.json"], "--add takes one folder of records, not 2"),
         (["board", "--runs", ".", "nowhere"], "no folder nowhere"),
         (["report", "nothing"], "'nothing' does not name one run. No record fits."),
@@ -255,6 +259,27 @@ def test_board_check_fails_where_table_and_records_disagree(bench, tmp_path):
     assert code == 1
     assert re.search(r"^-\|.*\| mlp-perfect", out, re.MULTILINE)
     assert "does not say what the records say" in err
+
+
+def test_board_writes_over_nothing_that_is_not_its_own(bench, tmp_path):
+    bench(*ONE)
+    mine = tmp_path / "mine/CLAIMS.md"
+    mine.parent.mkdir()
+    mine.write_text("by hand")
+    code, _, err = bench("board", "--out", "mine/table.md")
+    assert code == 2
+    assert "mine/CLAIMS.md is not a page of bench board: name another place with --out" in err
+    assert mine.read_text() == "by hand"
+    assert files(tmp_path / "mine") == ["CLAIMS.md"]
+
+
+def test_all_stands_for_every_task_and_architecture(bench, monkeypatch):
+    seen = []
+    monkeypatch.setattr("bench.engine.run_all", lambda configs, *_: seen.extend(configs) or [])
+    assert bench("run", "--preset", "smoke", "--arch", "all", "--task", "all")[0] == 0
+    assert {config.arch for config in seen} == set(ARCHS.names())
+    assert {config.task for config in seen} == set(TASKS.names())
+    assert len(seen) == len(ARCHS.names()) * len(TASKS.names())
 
 
 def test_reports_are_written_before_the_claims_that_are_read_from_them(bench, tmp_path, monkeypatch):
@@ -413,7 +438,10 @@ print([r.status for r in records], records[0].error)
 
 def test_output_into_a_closed_pipe_is_no_traceback(tmp_path):
     bench = Path(sys.executable).parent / "bench"
-    command = f"{bench} list | head -n 1"
+    command = f"{bench} list | head -n 1; echo ${{PIPESTATUS[0]}}"
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, check=False)
-    assert "Traceback" not in done.stderr
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, check=False)
+    assert done.stderr == ""
+    first, code = done.stdout.splitlines()
+    assert first.split() == ["task", "what", "it", "is"]
+    assert code == "141"

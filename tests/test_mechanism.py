@@ -10,6 +10,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -296,7 +297,7 @@ def test_clusters_are_found_where_they_are(made):
         return torch.randn(x_BTD.shape, generator=generator("cpu", 0, "noise"))
 
     with edit(run.model, {"blocks.2.resid": clustered, "blocks.1.resid": shapeless}):
-        *_, none, last = clusters.measure(run)
+        *_, none, last, _ = clusters.measure(run)
     assert last.silhouette > 0.9
     assert last.purity == 1.0
     assert none.silhouette < 0.05
@@ -353,6 +354,30 @@ def test_what_is_planted_to_settle_first_does(made, tmp_path, first):
     assert course.settled["values" if first == "attention" else "attention"] > 100
     assert dynamics.settles_first(course) == (first == "attention")
     assert ("Attention settles first" in dynamics.say(course)) == (first == "attention")
+
+
+def test_what_settles_after_the_last_snapshot_but_one_is_not_told_apart(made, monkeypatch):
+    def settled(attention):
+        at = {"attention": attention, "values": 900.0}
+        return dynamics.Course([1, 100, 1000], np.zeros(3), np.zeros(3), np.zeros(3), [], at)
+
+    monkeypatch.setattr(dynamics, "measure", lambda _: settled(500.0))
+    with pytest.raises(NotAvailable, match="both settle after step 100, the last snapshot but one"):
+        claims.dissociation(made["hmm"])
+    monkeypatch.setattr(dynamics, "measure", lambda _: settled(50.0))
+    assert claims.dissociation(made["hmm"])[1]
+
+
+@pytest.mark.parametrize(("silhouette", "holds"), [(0.29, True), (0.26, False)])
+def test_clusters_are_held_against_those_of_the_exact_posterior(made, monkeypatch, silhouette, holds):
+    nothing = np.zeros((1, 2)), np.zeros(1)
+    rows = (("layer", silhouette, 0.9, 0.2), ("exact", 0.3, 0.97, 0.2))
+    found = [clusters.Clusters(*row, *nothing) for row in rows]
+    monkeypatch.setattr(clusters, "measure", lambda _: found)
+    monkeypatch.setattr(claims, "layers", lambda _: [SimpleNamespace(kind="recurrence")])
+    text, held = claims.one_cluster_a_state(made["hmm"])
+    assert held is holds
+    assert text == f"silhouette {silhouette:.2f}, purity 0.90; of the exact posterior 0.30, 0.97"
 
 
 def test_snapshots_of_another_run_are_refused(made, tmp_path):

@@ -107,25 +107,26 @@ def test_a_grid_survives_the_loss_of_a_node_and_equals_the_local_one(smoke, clus
     cluster.remove_node(nodes[1])
 
 
-def test_ctrl_c_cancels_and_the_same_command_goes_on(smoke, cluster, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_cancels_and_the_same_command_goes_on(smoke, cluster, tmp_path, number, code):
     node = cluster.add_node(num_cpus=1, **HERE)
     words = ["run", "--arch", "mlp-pointwise", "--task", "bijection", "--preset", "smoke", "--out", str(tmp_path)]
-    words += ["--set", "steps=200", "sequences=16", "horizons=20", "--engine", "ray", "--address", cluster.address]
+    words += ["--set", "steps=1000", "sequences=16", "horizons=20", "--engine", "ray", "--address", cluster.address]
 
     def interrupt():
         while not any(event["event"] == "step" for event in events(tmp_path)):
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    assert main(words) == 130
+    assert main(words) == code
     assert list(tmp_path.rglob("*.json")) == []
     stopped = [event["step"] for event in events(tmp_path) if event["event"] == "stopped"]
     assert len(stopped) == 1
     assert len(list(tmp_path.rglob("*.checkpoint-a.safetensors"))) == 1
     assert main(words) == 0
     continued = [event for event in events(tmp_path) if event["event"] == "continued"]
-    assert f"at step {stopped[0]} of 200" in continued[0]["text"]
+    assert f"at step {stopped[0]} of 1000" in continued[0]["text"]
     assert json.loads(next(tmp_path.rglob("*.json")).read_text())["status"] == "ok"
     cluster.remove_node(node)
 

@@ -9,6 +9,7 @@ import safetensors.torch
 from bench import checkpoint, report, stop
 from bench.checkpoint import Keeper, Pace
 from bench.cli import main
+from bench.diagnostics.dynamics import EARLIER
 from bench.engine import Plan, perform
 from bench.records import read, record_files
 from bench.run import run_one
@@ -28,10 +29,16 @@ def result(record):
 
 @pytest.mark.parametrize(
     ("steps", "count", "expected"),
-    [(100, 3, [1, 10, 100]), (12, 4, [1, 2, 5, 12]), (600, 1, [600]), (1, 5, [1]), (3, 50, [1, 2, 3])],
+    [(100, 3, [1, 10, 100]), (12, 4, [1, 3, 6, 12]), (600, 1, [600]), (1, 5, [1]), (3, 50, [1, 2, 3])],
 )
-def test_snapshots_are_spaced_evenly_in_log_step(tmp_path, steps, count, expected):
+def test_snapshots_are_spaced_half_evenly_in_log_step_and_half_in_step(tmp_path, steps, count, expected):
     assert Album(tmp_path / "x.json", steps, count).steps == expected
+
+
+def test_the_last_snapshots_lie_near_enough_to_tell_what_settles_first(tmp_path):
+    steps = Album(tmp_path / "x.json", 700, 12).steps
+    assert len(steps) == 12
+    assert steps[-1] / steps[-2] < EARLIER
 
 
 def test_a_run_with_snapshots_has_the_same_bits_and_the_last_one_is_the_model(smoke, tmp_path):

@@ -197,7 +197,7 @@ function primitives(set) {
       el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Primitives, ${track}` }, el("table", { class: "primitives" },
         el("thead", {}, el("tr", {}, ["architecture", ...names].map((name) => el("th", { scope: "col", class: "left" }, name)))),
         el("tbody", {}, rows.map(([arch, ...cells]) => el("tr", {}, el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(arch), arch)),
-          cells.map(([word, shares]) => el("td", { class: `left ${word.split(" ")[0]}` }, el("b", {}, `${MARKS[word]} ${word}`),
+          cells.map(([word, shares, shaky]) => el("td", { class: `left ${word.split(" ")[0]}` }, el("b", {}, `${MARKS[word]} ${word}${shaky && word !== "not measured" ? " ~" : ""}`),
             Object.entries(shares).map(([task, share]) => el("small", {}, `${task} ${share < 0.001 ? "<0.1" : (100 * share).toFixed(1)} %`))))))))))) : nothing()];
 }
 

@@ -67,17 +67,19 @@ def measure(run: Run) -> list[Clusters]:
     labels = exam.posterior.argmax(-1).numpy().ravel()
     some = np.random.default_rng(0).permutation(len(labels))[:POINTS]
     shuffled = np.random.default_rng(1).permutation(labels[some])
-    found = []
+    vectors = {}
     for layer in layers(run.model):
         taps = {f"layer {layer.index}, residual stream": layer.resid}
         if layer.kind == "recurrence" and layer.outputs is not None:
             taps = {f"layer {layer.index}, recurrence": layer.outputs, **taps}
-        for name, tap in taps.items():
-            x = flat(seen[tap], queries)
-            x = x.reshape(-1, x.shape[2])[some]
-            cluster = assign(x, run.task.shape.classes)
-            pure, chance = purity(cluster, labels[some]), purity(cluster, shuffled)
-            found.append(Clusters(name, silhouette(x, labels[some]), pure, chance, components(x)[1], labels[some]))
+        vectors |= {name: flat(seen[tap], queries) for name, tap in taps.items()}
+    vectors["the exact posterior"] = exam.posterior.numpy()
+    found = []
+    for name, x in vectors.items():
+        x = x.reshape(-1, x.shape[-1])[some]
+        cluster = assign(x, run.task.shape.classes)
+        pure, chance = purity(cluster, labels[some]), purity(cluster, shuffled)
+        found.append(Clusters(name, silhouette(x, labels[some]), pure, chance, components(x)[1], labels[some]))
     return found
 
 
@@ -99,7 +101,8 @@ def clusters(run: Run) -> Section:
     text = (
         f"{len(found[0].labels):,} scored positions, labelled by the most probable hidden state of the exact filter. "
         "Silhouette: 1 is one tight cluster a state, 0 no structure. Purity: the share of points that k-means puts "
-        "into a cluster mostly of their own state; beside it, the same with labels in a random order."
+        "into a cluster mostly of their own state; beside it, the same with labels in a random order. Last, the exact "
+        "posterior itself: a belief that is seldom sure has no tight clusters."
     )
     picture = Picture("clusters", figure, "First two principal components, coloured by hidden state.")
     return Section(text, [Table("clusters", ["vectors", "silhouette", "purity", "purity by chance"], rows)], [picture])

@@ -90,7 +90,7 @@ def carried(model: nn.Module, seen: dict[str, Tensor], queries: Tensor) -> list[
 @lru_cache(maxsize=1)
 def measure(run: Run) -> Course:
     if not run.snapshots:
-        raise NotAvailable("no snapshots were kept while it trained: bench run --checkpoints 12 keeps some")
+        raise NotAvailable("no snapshots were kept while it trained: bench run --fresh --checkpoints 12 keeps some")
     if len(run.snapshots) < LEAST:
         raise NotAvailable(f"{len(run.snapshots)} snapshots were kept, and a course takes at least {LEAST}")
     contents = [path.read_bytes() for _, path in run.snapshots]
