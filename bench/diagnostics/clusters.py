@@ -67,7 +67,7 @@ def measure(run: Run) -> list[Clusters]:
     labels = exam.posterior.argmax(-1).numpy().ravel()
     some = np.random.default_rng(0).permutation(len(labels))[:POINTS]
     shuffled = np.random.default_rng(1).permutation(labels[some])
-    vectors = {}
+    vectors: dict[str, np.ndarray] = {}
     for layer in layers(run.model):
         taps = {f"layer {layer.index}, residual stream": layer.resid}
         if layer.kind == "recurrence" and layer.outputs is not None:
