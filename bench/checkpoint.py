@@ -44,7 +44,9 @@ class Pace:
 
     steps: int = 500  # after so many steps
     seconds: float = 60.0  # or after so much time
-    spare: float = 100.0  # but not before so many times what the last one cost: below 1 % of the training time
+    spare: float = (
+        100.0  # but not before so many times what the last one cost: about 1 % of the training time at the most
+    )
 
 
 PACE = Pace()

@@ -61,7 +61,7 @@ def _svg(figure: Figure) -> str:
 
 
 def _overview(shown: Rankings, signs: dict[str, Any]) -> Figure:
-    figure = Figure(figsize=(8.4, 1.5 + 0.85 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(8.4, 1.5 + 1.25 * len(shown)), layout="constrained")
     axis = figure.subplots()
     archs = [arch for arch in signs if any(r.config["arch"] == arch for members in shown.values() for r in members)]
     for y, members in enumerate(shown.values()):
@@ -73,7 +73,7 @@ def _overview(shown: Rankings, signs: dict[str, Any]) -> Figure:
             lane = y + 0.7 * ((archs.index(arch) + 0.5) / len(archs) - 0.5)
             if bounds := interval(list(errors.values())):
                 axis.plot([bound / constant for bound in bounds], [lane, lane], color=hue, lw=2)
-            axis.plot(mean(errors.values()) / constant, lane, shape, color=hue, ms=7, mew=0)
+            axis.plot(mean(errors.values()) / constant, lane, shape, color=hue, ms=6, mew=0)
     for at, text in ((HELD, "held"), (1.0, "reads nothing")):
         axis.axvline(at, color=MUTED, lw=1, ls=(0, (4, 3)))
         axis.annotate(text, (at, 1), (0, 3), textcoords="offset points", color=MUTED, ha="center",

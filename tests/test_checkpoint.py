@@ -391,7 +391,7 @@ def test_what_cannot_be_forgotten_is_one_line(smoke, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("cost", [0.001, 0.5, 20.0])
-def test_checkpoints_take_less_than_two_percent_of_the_time_and_come_regularly(smoke, tmp_path, monkeypatch, cost):
+def test_checkpoints_take_about_a_percent_of_the_time_and_come_regularly(smoke, tmp_path, monkeypatch, cost):
     """By a clock of our own: steps of 50 ms, and writes of a millisecond, of half a second, of twenty seconds."""
     config = smoke(steps=100_000)
     now, written = [0.0], []
@@ -409,7 +409,7 @@ def test_checkpoints_take_less_than_two_percent_of_the_time_and_come_regularly(s
         now[0] += 0.05
         keeper.at.step = step
         keeper.stepped(model, [])
-    assert cost * len(written) < 0.02 * now[0]
+    assert cost * len(written) < 0.0125 * now[0]
     gaps = [b - a for a, b in pairwise([0, *written])]
     assert max(gaps) <= max(500, 101 * cost / 0.05)
 

@@ -44,7 +44,8 @@ def wait_for_steps(folder, runs):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_signal_keeps_every_run_under_way_and_the_command_goes_on(tmp_path, number, code, jobs):
     words = ["--arch", "mlp-pointwise", "--task", "bijection", "--seeds", "2", "--jobs", str(jobs)]
-    words += ["--set", "steps=400", *FEW]
+    goes_on = jobs == 2 and number == signal.SIGINT
+    words += ["--set", f"steps={3_000 if goes_on else 1_000_000}", *FEW]  # long enough to be under way when it is told
     process = start(tmp_path, *words)
     wait_for_steps(tmp_path, jobs)
     os.killpg(process.pid, number)  # to the whole group, as a terminal does
@@ -57,7 +58,7 @@ def test_a_signal_keeps_every_run_under_way_and_the_command_goes_on(tmp_path, nu
     assert len(stopped) == jobs
     assert sorted(kept) == sorted(stopped)
     assert not list(tmp_path.rglob("*.json"))
-    if jobs == 2 and number == signal.SIGINT:
+    if goes_on:
         process = start(tmp_path, *words)
         out, err = process.communicate(timeout=200)
         assert process.returncode == 0, err
