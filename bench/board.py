@@ -53,8 +53,8 @@ All errors are in bits, against the exact posterior; lower is better.
   the same everywhere, and is shown for that alone.
 - name=value: behind an architecture, a setting that is not its preset's; a row without any has them all.
 - [low, high]: 95 % interval over seeds (Student's t, on the logarithm of the error); with one seed there is none. A
-  rank is one more than the number of rows whose interval lies below this one's: rank 1 says that no row is shown to be
-  better, not that this one is good.
+  rank is one more than the number of rows whose interval lies below this one's, and no better than that of a row above
+  it that has several seeds: rank 1 says that no row is shown to be better, not that this one is good.
 - **p**: paired sign-flip test against the row above, on the seeds that both have.
 - **state**: bytes carried from one position to the next, at the training length, in float32.
 - **FLOPs**: forward and backward passes of the whole training, by torch's counter.

@@ -65,3 +65,10 @@ def test_a_rank_counts_the_rows_that_are_clearly_better():
     assert shared_ranks([[0.9, 1.0, 1.1], [1.2], [0.5, 1.5, 2.5]]) == [1, 1, 1]
     assert shared_ranks([[0.9, 1.0, 1.1], [1.3], [0.5, 1.5, 2.5]]) == [1, 2, 1]
     assert shared_ranks([]) == []
+
+
+def test_seeds_that_disagree_earn_no_rank():
+    rows = [[1.0, 1.01, 1.02], [1.5, 1.51, 1.52], [0.9, 2.0, 4.0]]
+    assert shared_ranks(rows) == [1, 2, 2]  # the last overlaps the first, and stands below the second
+    assert shared_ranks(rows[::-1]) == [2, 2, 1]
+    assert shared_ranks([rows[0], rows[1][:1], rows[2]]) == [1, 2, 1]  # one seed parts nothing
