@@ -48,8 +48,8 @@ Numbers are errors in bits where nothing else is said. A claim about an error is
 which its row was run, by the mean over seeds, with its 95 % interval where there are several. A claim about how a model
 works is held against the largest run that has a report: one run, of one seed, trained on the exact posterior, which may
 be much smaller than the published one. **Reproduced** allows a factor of {SLACK} either way, **exceeded** is better
-than that; a claimed failure that we do not see is **not reproduced**. Where the published model learned from
-draws, and ours did on both, those on draws decide. Where ours is below the `paper` preset, a
+than that; a claimed failure that we do not see is **not reproduced**. Where the published model learned from draws,
+our runs on draws decide, and those on the exact posterior stand beside. Where ours is below the `paper` preset, a
 success that is not reproduced may want no more than size or steps. `sampled` marks runs that were trained on one draw
 from the posterior, as the authors' models of bijection are; all others learned from the exact posterior, as theirs of
 hmm. `alibi-shift` and `swiglu` mark runs whose attention sees the previous position's projections too, or whose
