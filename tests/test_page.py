@@ -279,13 +279,14 @@ def test_hostile_text_is_shown_as_text(site, visit):
     assert tab.evaluate("window.hacked") is None
 
 
-def test_an_interval_that_reaches_zero_leaves_the_charts_as_they_are(tmp_path, visit):
-    """Zero is nowhere on a log axis: one such bar would push all marks of a chart to one line."""
+def test_an_interval_that_reaches_far_below_leaves_the_charts_as_they_are(tmp_path, visit):
+    """On a log axis one such bar would push all marks of a chart to one side."""
     calm = [r for r in published() if r.config["task"] == "bijection"]
     torn = [vary(calm[0], seed, error, seed=seed) for seed, error in ((1, 20.0), (2, 0.05))]
     page.write(tmp_path / "site", [tmp_path], calm + torn)
     (group,) = page.site_data(calm + torn, [], [])["groups"]
-    assert [row["interval"][0] for row in group["rows"] if row["interval"]] == [0]
+    ((low, mae),) = [(row["interval"][0], row["mae"]) for row in group["rows"] if row["interval"]]
+    assert low < mae / 1000
     script = "marks => marks.map(m => +m.getAttribute('transform').match(/[-\\d.]+/g)[AXIS])"
     for view, axis in (("board", 0), ("cost", 1)):
         tab = visit(tmp_path / "site/index.html", f"#{view}")

@@ -135,7 +135,7 @@ function firsts(rows) {
   const own = [...rows].sort((a, b) => b.own - a.own);
   return own.filter((row, i) => own.findIndex((other) => other.arch === row.arch) === i);
 }
-// Zero is nowhere on a log axis: an interval that reaches it ends at the edge, below the least error shown.
+// An interval may reach far below all errors, which a log axis would show: it ends at the edge.
 const ends = (points, field) => {
   const edge = Math.min(...points.map((point) => point[field])) / 2;
   return points.map((point) => ({ ...point, low: point.low === undefined ? undefined : Math.max(point.low, edge) }));
