@@ -29,7 +29,7 @@ from models.kernels.attention import BACKENDS
 from tasks.base import TASKS
 
 SHOWN = 20  # differences of one record
-CLAIMS = "CLAIMS.md"  # the ledger, beside every leaderboard
+BOARD, CLAIMS = "leaderboard.md", "CLAIMS.md"  # the second beside every leaderboard, whatever its name
 
 
 def run_command(options: argparse.Namespace, console: Console) -> int:
@@ -38,12 +38,16 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
     if chosen:
         options.preset = "paper" if device == "cuda" else "quick"
     configs = make_configs(options)
+    if options.engine != "ray" and any(config.attention == "triton" for config in configs):
+        require_compiler()
     jobs = options.jobs or (1_000 if options.engine == "ray" else cores() if device == "cpu" else 1)
     plan = make_plan(options, device, jobs)
     records.prepare_folder(options.out)
+    for name in (BOARD, CLAIMS):
+        require_ours(options.out / name)
     if chosen:
         hint = " in use (docker: --gpus all)" * why.endswith("no CUDA device")
-        reason = why.removeprefix("auto: ") + hint
+        reason = why.removeprefix("auto: ") + hint if options.device == "auto" else f"the device is {device}"
         console.print(f"preset {options.preset}, because {reason}", highlight=False, soft_wrap=True)
     first = configs[0]
     console.print(
@@ -83,10 +87,7 @@ def where(options: argparse.Namespace) -> tuple[str, str]:
     """The device of the runs, and why. On Ray the machine at hand need not have what the cluster has."""
     if options.engine == "ray" and options.device == "cuda":
         return "cuda", "asked for, of the cluster"
-    device, why = pick_device(options.device)
-    if device == "cuda":
-        require_compiler()
-    return device, why
+    return pick_device(options.device)
 
 
 def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Plan:
@@ -104,7 +105,7 @@ def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Pla
 
 def write_board(out: Path, console: Console) -> None:
     found, reported = read_records([out])[:2]
-    for path, text in pages([out], out / "leaderboard.md", found, reported).items():
+    for path, text in pages([out], out / BOARD, found, reported).items():
         records.write_whole(path, text.encode())
         console.print(f"wrote {path}, from all {len(found)} records in {out}", highlight=False, soft_wrap=True)
 
@@ -162,10 +163,9 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
             raise BadInput(f"--check writes nothing, {name} does: use one of them")
     if options.add and len(options.runs) > 1:
         raise BadInput(f"--add takes one folder of records, not {len(options.runs)}: name one with --runs")
-    target = options.out or options.runs[0] / "leaderboard.md"
+    target = options.out or options.runs[0] / BOARD
     for path in (target, target.parent / CLAIMS):
-        if path.exists() and board.GENERATED not in path.read_text(encoding="utf-8", errors="replace"):
-            raise BadInput(f"{path} is not a page of bench board: name another place with --out")
+        require_ours(path)
         if options.check and not path.exists():
             raise BadInput(f"no {path} to check: name the leaderboard with --out")
     if options.html:
@@ -195,6 +195,18 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
             console.print(f"wrote {options.html / 'index.html'}: open it", highlight=False, soft_wrap=True)
         return 1 if problems or refused else 0
     return 1 if sum(differs(path, text, console) for path, text in wanted.items()) or problems else 0
+
+
+def require_ours(path: Path) -> None:
+    """Nothing is written over but what bench board has written, or what is empty."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}. Name another place with --out") from error
+    if text and board.GENERATED not in text:
+        raise BadInput(f"{path} is not a page of bench board: name another place with --out")
 
 
 def pages(

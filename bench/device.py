@@ -62,16 +62,18 @@ def pick_device(asked: str) -> tuple[str, str]:
 
 
 def require_compiler() -> None:
-    """On a GPU Triton compiles its launcher, before anything runs; without a compiler no run would begin."""
+    """On a GPU Triton compiles its launcher before its first kernel runs: better told now than by every run."""
     scheme = sysconfig.get_default_scheme()
     include = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]
     missing = []
     if "CC" not in os.environ and not shutil.which("gcc") and not shutil.which("clang"):
         missing.append("a C compiler (gcc)")
-    if not (Path(include) / "Python.h").exists():
+    elsewhere = {"CPATH", "C_INCLUDE_PATH"} & os.environ.keys()
+    if not elsewhere and not (Path(include) / "Python.h").exists():
         missing.append("Python's headers (python3-dev)")
     if missing:
-        raise BadInput(f"on a GPU Triton needs {' and '.join(missing)}. Install that, or use --device cpu")
+        needs = " and ".join(missing)
+        raise BadInput(f"on a GPU Triton needs {needs}. Install that, or use --set attention=sdpa, or --device cpu")
 
 
 def pick_attention(device: str, asked: str | None, head_width: int) -> tuple[str, str]:

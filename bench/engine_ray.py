@@ -92,13 +92,14 @@ def connect(plan: Plan) -> Any:
             socket.create_connection((host, int(port)), timeout=10).close()
         except (OSError, OverflowError) as error:
             raise BadInput(f"no Ray cluster at {plan.address}: {error}") from error
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         ray.init(address=plan.address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BadInput(f"no Ray cluster at {plan.address or 'this machine'}: {reason}") from error
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.getsignal(number))  # Ray has put one of its own in front, which ends the process
+    for number, handler in handlers.items():
+        signal.signal(number, handler)  # Ray has put one of its own in its place, which ends the process
     return ray
 
 

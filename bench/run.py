@@ -49,7 +49,7 @@ def run_one(
             measured["parameters"] = count_parameters(model)
             measured["state_bytes"] = state_bytes(model, length)
             measured["train_flops"] = float(config.steps * step_flops(config))
-        if config.attention == "triton":
+        if config.attention == "triton" and any(isinstance(module, Attention) for module in model.modules()):
             with meter.phase("compile"):
                 check_kernels(model, task, config)
         with meter.phase("train"):
@@ -62,8 +62,8 @@ def run_one(
             measured |= evaluate(model, task, config)
         weights = pack(model)
         measured["weights"] = f"sha256:{hashlib.sha256(weights).hexdigest()}"
-    except CannotWrite:
-        raise  # not the run's failure: it goes on from its checkpoint where it can write again
+    except (CannotWrite, BrokenPipeError):
+        raise  # not the run's failure: it goes on from its checkpoint where it can write, or tell, again
     except Diverged as cause:
         status, error = "failed", str(cause)
     except Exception as cause:
@@ -164,8 +164,8 @@ def source_version(root: Path) -> tuple[str | None, bool | None]:
             return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *code))
     except (OSError, subprocess.CalledProcessError):
         pass
-    commit, _, changed = os.environ.get("TUNNEL_BENCH_COMMIT", "").partition("-")  # as git describe --dirty has it
-    return (commit, changed == "dirty") if commit else (None, None)
+    commit, _, changed = os.environ.get("TUNNEL_BENCH_COMMIT", "").partition("-")
+    return commit or None, True if changed == "dirty" else None
 
 
 # Of the code as it was loaded: while a run trains, the next commit may be made.

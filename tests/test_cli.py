@@ -215,6 +215,7 @@ def test_preset_auto_is_paper_on_a_gpu_and_quick_without_one(bench, monkeypatch)
     seen = []
     monkeypatch.setattr("bench.engine.run_all", lambda configs, *_: seen.append(configs) or [])
     monkeypatch.setattr("bench.commands.require_compiler", lambda: None)
+    assert "because the device is cpu" in bench("run", "--preset", "auto", "--device", "cpu", "--arch", "mlp")[1]
     for there, preset in ((True, "paper"), (False, "quick")):
         monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
         code, out, _ = bench("run", "--preset", "auto", "--arch", "mlp", "--task", "bijection")
@@ -271,6 +272,15 @@ def test_board_writes_over_nothing_that_is_not_its_own(bench, tmp_path):
     assert "mine/CLAIMS.md is not a page of bench board: name another place with --out" in err
     assert mine.read_text() == "by hand"
     assert files(tmp_path / "mine") == ["CLAIMS.md"]
+    code, _, err = bench("board", "--out", "mine")
+    assert code == 2
+    assert "cannot write mine: Is a directory. Name another place with --out" in err
+    mine.write_text("")
+    assert bench("board", "--out", "mine/table.md")[0] == 0
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/leaderboard.md").write_text("by hand")
+    assert bench(*ONE, "--out", "other")[0] == 2
+    assert files(tmp_path / "other") == ["leaderboard.md"]
 
 
 def test_all_stands_for_every_task_and_architecture(bench, monkeypatch):
@@ -438,10 +448,11 @@ print([r.status for r in records], records[0].error)
 
 def test_output_into_a_closed_pipe_is_no_traceback(tmp_path):
     bench = Path(sys.executable).parent / "bench"
-    command = f"{bench} list | head -n 1; echo ${{PIPESTATUS[0]}}"
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, check=False)
-    assert done.stderr == ""
-    first, code = done.stdout.splitlines()
-    assert first.split() == ["task", "what", "it", "is"]
-    assert code == "141"
+    for words in (["list"], [*ONE, "steps=40", "-v", "--out", str(tmp_path)]):
+        unread, pipe = os.pipe()
+        os.close(unread)
+        done = subprocess.run([bench, *words], stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+        os.close(pipe)
+        assert done.stderr == ""
+        assert done.returncode == 141
+    assert not list(tmp_path.rglob("*.json"))  # that nobody reads is no failure of the run

@@ -112,6 +112,6 @@ def test_a_record_names_the_commit_of_the_code_and_of_nothing_around_it(tmp_path
     (tmp_path / "bench/run.py").write_text("two")
     assert source_version(tmp_path) == (head, True)
     assert source_version(tmp_path / "bench") == (None, None)  # installed inside another project
-    for told, known in ((head, (head, False)), (f"{head}-dirty", (head, True))):  # an image has no git to ask
+    for told, known in ((head, (head, None)), (f"{head}-dirty", (head, True))):  # an image has no git to ask
         monkeypatch.setenv("TUNNEL_BENCH_COMMIT", told)
         assert source_version(tmp_path / "bench") == known
