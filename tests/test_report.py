@@ -144,7 +144,7 @@ def test_a_report_has_every_figure_twice_and_every_table_as_csv(folder, tmp_path
     titles = [q.title for q in QUESTIONS if "hmm" not in q.tasks]
     assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == titles
     assert [line for line in page.splitlines() if line.startswith("n/a")] == [
-        "n/a: no snapshots were kept while it trained: bench run --checkpoints 12 keeps some"
+        "n/a: no snapshots were kept while it trained: bench run --fresh --checkpoints 12 keeps some"
     ]
     figures = {path.stem for path in tmp_path.glob("*.png")}
     assert figures == {path.stem for path in tmp_path.glob("*.svg")}

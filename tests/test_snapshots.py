@@ -49,7 +49,7 @@ def test_a_run_with_snapshots_has_the_same_bits_and_the_last_one_is_the_model(sm
     path = tmp_path / record.path
     assert path.with_suffix(".safetensors").read_bytes() == weights
     kept = find(path)
-    assert [step for step, _ in kept] == [1, 2, 5, 12]
+    assert [step for step, _ in kept] == [1, 3, 6, 12]
     assert kept[-1][1].read_bytes() == weights
     early = safetensors.torch.load(kept[0][1].read_bytes())
     assert early.keys() == safetensors.torch.load(weights).keys()
@@ -90,7 +90,7 @@ def test_snapshots_that_were_asked_for_too_late_are_named(smoke, tmp_path):
     with stop.watched(aloud=False), pytest.raises(stop.Stopped):
         perform(config, Plan(tmp_path), signalled, silent, False)
     record, _ = perform(config, Plan(tmp_path, snapshots=4), silent, said.append, False)
-    assert said[1] == "  no snapshots were kept at steps 1, 2, 5: with --fresh they would be"
+    assert said[1] == "  no snapshots were kept at steps 1, 3, 6: with --fresh they would be"
     assert [step for step, _ in find(tmp_path / record.path)] == [12]
 
 
