@@ -289,9 +289,8 @@ def list_command(options: argparse.Namespace, console: Console) -> int:
     console.print(table)
     console.print()
     table = Table("for --set", "what can be set", box=None, header_style="bold")
-    free = [f.name for f in fields(RunConfig) if f.name not in FIXED | CHOICES.keys()]
     choices = {**CHOICES, "attention": BACKENDS}
-    table.add_row("every run", ", ".join(name for name in free if name not in choices))
+    table.add_row("every run", ", ".join(f.name for f in fields(RunConfig) if f.name not in FIXED | choices.keys()))
     table.add_row("", ", ".join(f"{name}={'|'.join(allowed)}" for name, allowed in choices.items()))
     for name in TASKS.names():
         if parameters := task_parameters(name):

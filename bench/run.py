@@ -163,7 +163,7 @@ def source_version(root: Path) -> tuple[str | None, bool | None]:
             code = ["bench", "models", "tasks", "pyproject.toml", "constraints.txt"]
             return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *code))
     except (OSError, subprocess.CalledProcessError):
-        pass
+        pass  # no git, or nothing under it: an image, which was told
     commit, _, changed = os.environ.get("TUNNEL_BENCH_COMMIT", "").partition("-")
     return commit or None, True if changed == "dirty" else None
 
