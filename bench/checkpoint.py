@@ -102,6 +102,9 @@ class Keeper:
             self.at = put(state, tensors, model, optimizers)
             if state["platform"] != _platform(self.config):
                 self.at.notes.append(f"continued at step {self.at.step} on another platform than before")
+            if code := self.config.newer_code(path):
+                self.at.notes.append(f"continued at step {self.at.step} after a change to {code}")
+                self.say(f"  {code} has changed since it was begun: with --fresh it would start over")
             self.say(
                 f"  continuing {path.name.split('.')[0]} at step {self.at.step} of {self.config.steps}, from {path}"
             )

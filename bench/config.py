@@ -8,12 +8,14 @@ of every architecture on that task.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,6 +112,12 @@ class RunConfig:
     def id(self) -> str:
         law = {"config": self.to_json(), "task_version": TASKS.facts(self.task)["version"], "bench": VERSION}
         return hashlib.sha256(json.dumps(law, sort_keys=True).encode()).hexdigest()[:12]
+
+    def newer_code(self, than: Path) -> str | None:
+        """The architecture's own file if it is younger than what its run left behind: its id does not know."""
+        entry = ARCHS[self.arch]
+        code = Path(inspect.getfile(getattr(entry, "func", entry)))  # some are partials
+        return f"models/{code.name}" if code.stat().st_mtime > than.stat().st_mtime else None
 
 
 def compose(preset: str, arch: str, task: str, seed: int, device: str, overrides: Mapping[str, Any]) -> RunConfig:

@@ -73,6 +73,8 @@ def run_all(configs: list[RunConfig], plan: Plan, console: Console) -> list[RunR
                 finished[config.id()] = record
                 Keeper(config, (plan.out / record.path).parent).remove()  # if a kill came between record and removal
                 view.finished(config, record, f"already in {plan.out / record.path}")
+                if code := config.newer_code(plan.out / record.path):
+                    view.say(f"  {code} has changed since: to train it with that, start it over with --fresh")
                 if plan.snapshots and Album(plan.out / record.path, config.steps, plan.snapshots).missing():
                     view.say("  it was finished without these snapshots: to have them, start it over with --fresh")
             else:

@@ -344,6 +344,22 @@ def test_the_event_log_tells_the_story(smoke, tmp_path, often):
     assert {"time", "loss", "lr", "entropy_mae"} <= events[1].keys()
 
 
+def test_a_run_that_goes_on_with_changed_code_notes_it(smoke, tmp_path):
+    config = smoke(steps=6)
+
+    def signalled(progress):
+        if progress.step == 3:
+            stop.ask(signal.SIGTERM)
+
+    with stop.watched(aloud=False), pytest.raises(stop.Stopped):
+        perform(config, Plan(tmp_path), signalled, silent, False)
+    for path in Keeper(config, tmp_path / config.task / config.arch).files:
+        if path.exists():
+            os.utime(path, (0, 0))
+    record, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    assert record.notes == ["continued at step 3 after a change to models/transformer.py"]
+
+
 def test_a_run_starts_over_once_a_command(smoke, tmp_path):
     """As on Ray, which gives a run whose machine was lost to another: there it goes on."""
     config = smoke(steps=12)

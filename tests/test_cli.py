@@ -57,6 +57,15 @@ def test_a_run_that_is_there_is_not_run_again(bench, tmp_path):
     assert code == 0
     assert "already in results" in out
     assert before == {name: (tmp_path / name).stat().st_mtime_ns for name in before}
+    assert "has changed since" not in out
+
+
+def test_a_run_that_is_older_than_its_architecture_says_so(bench, tmp_path):
+    bench(*ONE)
+    os.utime(next((tmp_path / "results").rglob("*.json")), (0, 0))
+    code, out, _ = bench(*ONE)
+    assert code == 0
+    assert "models/mlp.py has changed since: to train it with that, start it over with --fresh" in out
 
 
 def test_a_damaged_record_is_run_again_aloud(bench, tmp_path):
