@@ -26,7 +26,7 @@ from bench.glance import (
     primitives,
 )
 from bench.records import RunRecord, parse_config
-from bench.rows import group, number, plain, ranked, ranks, references_of, row_name, same_settings
+from bench.rows import group, mean_of, number, plain, ranked, ranks, references_of, row_name, same_settings
 from bench.stats import interval, paired_p
 
 TITLE = "# tunnel-bench leaderboard"
@@ -48,7 +48,8 @@ All errors are in bits, against the exact posterior; lower is better.
 - **K**: how many steps of a sequence are scored; models are trained at the K of the first MAE column.
 - **#**: the rank; -, no better than guessing; †, other settings than the rest, so that it does not compare.
 - **new**: the positions beyond the training horizon alone.
-- **memory**: the window W at which the exact filter that saw only the last W observations makes the same error.
+- **memory**: the window W at which the exact filter that saw only the last W observations has the same KL. Nobody who
+  saw no more can be expected to have less, so that many at the least were used.
 - *Italics*: reference predictors, computed on the same sequences; *best constant* has the best MAE of all that say
   the same everywhere, and is shown for that alone.
 - name=value: behind an architecture, a setting that is not its preset's; a row without any has them all.
@@ -69,7 +70,7 @@ All errors are in bits, against the exact posterior; lower is better.
 
 What counts, and why, is in [RULES.md](RULES.md)."""
 GOALS = (0.1, 0.03, 0.01, 0.003)  # bits
-LONG, CLEARLY = 16, 0.95  # observations, and the share of that window's error that shows more of them
+LONG, CLEARLY = 16, 0.95  # observations, and the share of that window's KL that shows more of them
 COSTS = ("seeds", "parameters", "steps", "seconds", "peak memory", "device", "commit")
 
 
@@ -135,7 +136,8 @@ def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[lis
     for place, (rank, (errors, same)) in enumerate(zip(ranks(runs, trained), runs, strict=True)):
         error = mean(errors.values())
         cells = _errors([record.metrics for record in same], trained, longer)
-        cells += [effective_memory(error, references_of(same, trained)) or ""] if memories else []
+        if memories:
+            cells.append(effective_memory(mean_of(same, trained, "kl"), references_of(same, trained, "kl")) or "")
         cells += _costs(same)
         if several:
             p = paired_p(runs[place - 1][0], errors) if place else None
@@ -159,8 +161,8 @@ def _long_memory(records: list[RunRecord], marked: Set[str]) -> list[str]:
         return []
     beyond = [
         plain(row_name(same[0], records))
-        for errors, same in ranked(records, trained, marked)
-        if mean(errors.values()) < CLEARLY * references_of(same, trained)[window]
+        for _, same in ranked(records, trained, marked)
+        if mean_of(same, trained, "kl") < CLEARLY * mean_of(same, trained, "kl", window)
     ]
     return [f"Memory beyond {LONG} observations: {', '.join(beyond) or 'no row has it'}."]
 

@@ -17,7 +17,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench import SAMPLES, board, claims, engine, page, records, stop, submissions, terminal
+from bench import SAMPLES, board, engine, ledger, page, records, stop, submissions, terminal
+from bench.claims import read_reports
 from bench.config import CHOICES, FIXED, RunConfig, compose, parse_settings, task_parameters
 from bench.device import cores, pick_device, require_compiler
 from bench.presets import PRESETS
@@ -213,8 +214,8 @@ def pages(
     runs: list[Path], target: Path, found: list[records.RunRecord], reported: list[records.RunRecord]
 ) -> dict[Path, str]:
     """What the records say: the leaderboard, and beside it the ledger of published claims."""
-    ledger = claims.ledger(found, claims.read_reports(runs, found))
-    return {target: board.render(found, reported), target.parent / CLAIMS: claims.render(ledger)}
+    claims = ledger.judge(found, read_reports(runs, found))
+    return {target: board.render(found, reported), target.parent / CLAIMS: ledger.render(claims)}
 
 
 def differs(path: Path, text: str, console: Console) -> bool:

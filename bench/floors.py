@@ -5,7 +5,8 @@ uniform        every class equally likely, always
 best constant  the one distribution that scores best without reading anything: its entropy is the median of H_Bayes
 window W       for tasks that have it: the exact filter that only saw the last W observations
 
-A window turns an error into a memory: a model that errs like window 3 knows as much as one who remembers three steps.
+A window turns a KL into a memory. Of all who saw no more than the last W observations that filter has the least
+expected KL, so a model with less has used more of them. MAE does not show that: a wrong distribution can have it.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def _with_entropy(bits: float, classes: int) -> Tensor:
     return torch.lerp(point, flat, (low + high) / 2)
 
 
-def effective_memory(error: float, references: dict[str, float]) -> str | None:
-    """The window at which the exact filter makes the same error, log-linear between neighbours; None if it has none."""
+def effective_memory(kl: float, references: dict[str, float]) -> str | None:
+    """The window at which the exact filter has the same KL, log-linear between neighbours; None if it has none."""
     windows = sorted(
         (int(name.split()[1]), of_window)
         for name, of_window in references.items()
@@ -55,10 +56,10 @@ def effective_memory(error: float, references: dict[str, float]) -> str | None:
     )
     if not windows:
         return None
-    if error > windows[0][1]:
+    if kl > windows[0][1]:
         return f"< {windows[0][0]}"
     for (w0, e0), (w1, e1) in pairwise(windows):
-        if e0 >= error > e1:
-            share = math.log(e0 / error) / math.log(e0 / e1)
+        if e0 >= kl > e1:
+            share = math.log(e0 / kl) / math.log(e0 / e1)
             return f"{w0 + share * (w1 - w0):.1f}"
     return f"> {windows[-1][0]}"

@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from bench import VERSION
+from bench import VERSION, ledger
 from bench.board import LEGEND, peak_bytes, seconds
-from bench.claims import Claim, ledger, read_reports
+from bench.claims import Claim, read_reports
 from bench.config import FIXED, USUAL, draft
 from bench.floors import effective_memory
 from bench.glance import (
@@ -48,7 +48,7 @@ from bench.glance import (
 from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, RunRecord, prepare_folder, write_whole
 from bench.registry import BadInput
-from bench.rows import group, printable, ranked, ranks, references_of, row_name, untouched
+from bench.rows import group, mean_of, printable, ranked, ranks, references_of, row_name, untouched
 from bench.stats import interval, paired_p
 from models.base import ARCHS
 
@@ -63,7 +63,7 @@ METRICS = ("entropy_mae", "kl", "entropy_curve_mae", "tv", "nll_gap")
 def write(out: Path, runs: Sequence[Path], records: Sequence[RunRecord], reported: Sequence[RunRecord] = ()) -> None:
     """The site of these records; `runs` are the folders they were read from, and may hold reports beside them."""
     prepare(out)
-    claims = ledger(records, read_reports(runs, records))
+    claims = ledger.judge(records, read_reports(runs, records))
     archs = palette([*records, *reported])
     marks = [*((record, False) for record in records), *((record, True) for record in reported)]
     pages = {}
@@ -188,7 +188,7 @@ def _ranking(members: Sequence[RunRecord], marked: frozenset[str]) -> dict[str, 
                 **dict(zip(("mae", "kl", "curve", "at"), scores, strict=True)),
                 "interval": _short(interval(list(errors.values()))),
                 "p": _short(paired_p(runs[place - 1][0], errors) if place else None),
-                "memory": effective_memory(mean(errors.values()), references_of(same, trained)),
+                "memory": effective_memory(mean_of(same, trained, "kl"), references_of(same, trained, "kl")),
                 **_costs(same),
                 "exam": exam,
                 "h": _average(same, mine, "h_model", stride),

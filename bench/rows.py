@@ -124,14 +124,14 @@ def ranks(runs: list[tuple[dict[int, float], list[RunRecord]]], trained: str) ->
     KL is not below the uniform predictor's knows no more than that, whatever its entropies.
     """
     own = [untouched(same[0].config) for _, same in runs]
-    compares = own if any(own) else [len({_setting(same[0].config) for _, same in runs}) == 1] * len(runs)
+    compares = own if any(own) else [len({setting(same[0].config) for _, same in runs}) == 1] * len(runs)
     informed = [mean_of(same, trained, "kl") < mean_of(same, trained, "kl", "uniform") for _, same in runs]
     counted = [a and b for a, b in zip(compares, informed, strict=True)]
     shared = iter(shared_ranks([[*errors.values()] for (errors, _), ok in zip(runs, counted, strict=True) if ok]))
     return [str(next(shared)) if ok else "-" if not known else "†" for ok, known in zip(counted, informed, strict=True)]
 
 
-def _setting(config: dict[str, Any]) -> str:
+def setting(config: dict[str, Any]) -> str:
     """All that two architectures must share to be compared; a rate that was searched for may differ."""
     shared = {**USUAL, **config, "tuning": bool(config.get("tuning"))}
     ignored = ("arch", "seed", *(("lr", "adam_lr") if shared["tuning"] else ()))
@@ -144,9 +144,9 @@ def mean_of(records: list[RunRecord], k: str, metric: str, reference: str | None
     return mean(tree["all"][metric] for tree in trees)
 
 
-def references_of(records: list[RunRecord], k: str) -> dict[str, float]:
+def references_of(records: list[RunRecord], k: str, metric: str = "entropy_mae") -> dict[str, float]:
     """The error of each reference predictor on the sequences of a row, its mean over seeds."""
-    return {name: mean_of(records, k, "entropy_mae", name) for name in records[0].references[k]}
+    return {name: mean_of(records, k, metric, name) for name in records[0].references[k]}
 
 
 def one_row_each(records: list[RunRecord]) -> dict[str, tuple[dict[int, float], list[RunRecord]]]:

@@ -7,6 +7,7 @@ cent apart, and so a row may have seeds from several.
 interval       95 % interval over seeds, by Student's t on the logarithm of the error: seeds differ by factors, and of
                0.7, 1.7 and 1.8 bits a symmetric interval would reach zero. A bootstrap of two or three seeds is no more
                than their range, which holds the mean in half to three quarters of all cases
+mean_interval  of the mean of many values, by Student's t on the values themselves
 further        where one more seed would fall, by the same law
 paired_p       exact sign-flip test of the mean paired difference, two-sided: 2^-(n-1) at the least, so that five seeds
                cannot go below 0.06, and three not below 0.25
@@ -37,6 +38,11 @@ def interval(errors: Sequence[float]) -> tuple[float, float] | None:
 
 def further(errors: Sequence[float]) -> tuple[float, float] | None:
     return _around(errors, (1 + 1 / len(errors)) ** 0.5) if errors else None
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    reach = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2)) * stdev(values) / len(values) ** 0.5
+    return mean(values) - reach, mean(values) + reach
 
 
 def _around(errors: Sequence[float], share: float) -> tuple[float, float] | None:

@@ -153,7 +153,7 @@ def test_a_memory_is_read_off_the_windows_of_all_seeds(records):
     def with_windows(record, factor):
         at = record.references["20"]
         windows = {
-            name: {**row, "all": {**row["all"], "entropy_mae": row["all"]["entropy_mae"] * factor}}
+            name: {**row, "all": {**row["all"], "kl": row["all"]["kl"] * factor}}
             for name, row in at.items()
             if name.startswith("window")
         }
@@ -347,8 +347,8 @@ def test_time_to_accuracy_is_the_first_look_below_a_goal(records):
 def test_who_remembers_more_than_sixteen_observations_is_said():
     record = run_one(compose("smoke", "transformer", "hmm-sticky", 0, "cpu", {"steps": 2, "horizon": 40}))[0]
     assert "Memory beyond 16 observations: no row has it." in render([record])
-    window = record.references["40"]["window 16"]["all"]["entropy_mae"]
-    better = {**record.metrics, "40": {"all": {**record.metrics["40"]["all"], "entropy_mae": 0.9 * window}}}
+    window = record.references["40"]["window 16"]["all"]["kl"]
+    better = {**record.metrics, "40": {"all": {**record.metrics["40"]["all"], "kl": 0.9 * window}}}
     assert "Memory beyond 16 observations: transformer steps=2." in render([replace(record, metrics=better)])
-    better["40"]["all"]["entropy_mae"] = 0.99 * window  # as good as that window, not better
+    better["40"]["all"]["kl"] = 0.99 * window  # as good as that window, not better
     assert "Memory beyond 16 observations: no row has it." in render([replace(record, metrics=better)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import claims
+from bench import ledger
 from bench.cli import main
 from bench.commands import read_records
 from bench.presets import PRESETS
@@ -312,8 +312,8 @@ def test_reports_are_written_before_the_claims_that_are_read_from_them(bench, tm
 
 def test_board_of_several_folders_counts_a_run_once_as_the_first_has_it(bench, tmp_path, monkeypatch):
     reports = []
-    ledger = claims.ledger
-    monkeypatch.setattr("bench.claims.ledger", lambda found, told: reports.append(told) or ledger(found, told))
+    judge = ledger.judge
+    monkeypatch.setattr("bench.ledger.judge", lambda found, told: reports.append(told) or judge(found, told))
     assert bench(*ONE, "--out", "mine")[0] == 0
     assert bench(*ONE, "--out", "theirs", "--seeds", "2")[0] == 0
     path = next((tmp_path / "mine").rglob("*.json"))

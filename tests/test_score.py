@@ -64,10 +64,13 @@ def test_longer_windows_err_less_and_give_an_effective_memory():
     scores = reference_scores("hmm", task, make_exam(task, 20, 500, 0, "cpu"))
     windows = [name for name in scores if name.startswith("window")]
     assert windows == [f"window {w}" for w in (1, 2, 3, 4, 6, 8, 10)]
-    errors = [scores[name].summary()["entropy_mae"] for name in windows]
+    assert [scores[name].summary()["entropy_mae"] for name in windows] == sorted(
+        (scores[name].summary()["entropy_mae"] for name in windows), reverse=True
+    )
+    errors = [scores[name].summary()["kl"] for name in windows]
     assert errors == sorted(errors, reverse=True)
     assert [*scores] == reference_names("hmm")
-    known = {name: result.summary()["entropy_mae"] for name, result in scores.items()}
+    known = {name: result.summary()["kl"] for name, result in scores.items()}
     assert effective_memory(errors[2], known) == "3.0"
     assert effective_memory(math.sqrt(errors[3] * errors[4]), known) == "5.0"
     assert effective_memory(errors[0] * 1.01, known) == "< 1"

@@ -1,0 +1,174 @@
+"""The ledger: what was published, and where it was; how each claim is weighed is in bench/claims.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import log2
+from statistics import mean
+from typing import Any
+
+from tabulate import tabulate
+
+from bench.board import GENERATED
+from bench.claims import SLACK, UNDECIDED, UNTESTED, Claim, Contrast, Evidence, Mechanism, Order, Row, Told
+from bench.records import RunRecord
+
+VERDICTS = ("exceeded", "reproduced", "not reproduced", UNDECIDED, UNTESTED)
+FIRST, README, LATER = "arXiv:2512.22471v1", "the authors' README", "arXiv:2512.22471v3 and after"
+REPOSITORY = "the authors' repository"
+GEOMETRY, FLIPS = "the authors' later paper", "Bernoulli Transformer LPE Report"
+
+TITLE = "# Published claims, and what we measured"
+LEGEND = f"""\
+Numbers are errors in bits where nothing else is said. A claim about an error is held against the largest preset at
+which its row was run, by the mean over seeds, with its 95 % interval where there are several. A claim about how a model
+works is held against the largest run that has a report: one run, of one seed, trained on the exact posterior, which may
+be much smaller than the published one. **Reproduced** allows a factor of {SLACK} either way, **exceeded** is better
+than that; a claimed failure that we do not see is **not reproduced**; where one end of our interval would reproduce a
+claim and the other would not, it is **undecided**. An order of two architectures is held against the ratio of their
+errors, seed by seed: its interval has to leave out one, and with one seed alone the ratio that factor. Where the
+published model learned from draws, our runs on draws decide, and those on the exact posterior stand beside. Where ours
+is below the `paper` preset, a success that is not reproduced may want no more than size or steps, and a failure that is
+reproduced may not outlast them. `sampled` marks runs that were trained on one draw from the posterior, as the authors'
+models of bijection are; all others learned from the exact posterior, as theirs of hmm. `alibi-shift` and `swiglu` mark
+runs whose attention sees the previous position's projections too, or whose feed-forward layers are gated: a plain
+transformer's are not. The numbers of posterior samples are of one run and the same thirty contexts: several ways to
+look at one thing.
+
+Sources: arXiv:2512.22471 is Aggarwal, Dalal and Misra, *The Bayesian Geometry of Transformer Attention*
+(https://arxiv.org/abs/2512.22471); its v1 and later versions differ in their numbers. Repository and README are
+https://github.com/vishalmisra/bayesian-wind-tunnel. The later paper is one of the two that follow it (arXiv:2512.22473,
+arXiv:2512.23752); its number was not looked up there. The *Bernoulli Transformer LPE Report* is of an automated run of
+18 February 2026, and has no address that we know."""
+WHAT = {
+    "failure": "published failures that we do not see",
+    "error": "errors that ours did not reach",
+    "order": "orders of two architectures",
+    "mechanism": "statements of how a model works, each tested on one run",
+}
+
+NINETEEN = mean(log2(20 / (21 - k)) for k in range(1, 20))
+UNIFORM = "The uniform predictor scores {uniform}: the published number is worse than guessing"
+POINTWISE = (
+    f"The uniform predictor scores {NINETEEN:.4g} without the last position: an MLP that reads one position at a time "
+    "(`mlp-pointwise`) cannot do better"
+)
+CURVE = (
+    "The published metric averages entropies over sequences first: a predictor that reads nothing scores {curve} on "
+    "it, and errors as large as ours leave about {chance} by chance, without any bias"
+)
+CONTEXT_FREE = "The uniform predictor scores {uniform} on hmm, and the best constant {constant}"
+DILUTED = (
+    f"Twenty near-perfect positions dilute the published mean; the new positions alone are near {0.0288 * 50 / 30:.2g}"
+)
+
+SMALLER = "Ours has {ours}; the authors' command trains a model of the `paper` preset's size for 100,000 steps"
+COLLAPSED = (
+    "1.79 is the mean of H_Bayes: zero entropy everywhere. Who fits the first twenty can show that at the new "
+    "positions alone, so those are compared. "
+)
+LEARNED = (
+    "The authors' released code learns a vector for each position, and none beyond the training length is trained; "
+    "ours has slopes of distance"
+)
+ABSOLUTE = Contrast("positions", "sinusoidal", ". With absolute positions (sinusoidal) it has {measured}")
+LAYERS = "; the authors' REPRODUCE.md expects that a layer's removal costs less than 10 % of accuracy"
+HEADS = "; the authors' REPRODUCE.md expects that most heads cost less than 5 % of accuracy"
+
+MISSED = (
+    "Ours is not accuracy but total variation over the uniform predictor's: 0 is exact, and more than 1 has who knows "
+    "which values were stored but not where, since half of our queries are of unknown keys, whose answer is uniform. "
+    "So the two compare as far as success and failure go, and no further"
+)
+TOP_OFF = ("hmm", "transformer-no-attn-top2", "entropy_curve_mae")
+ERROR, FLOOR = "rollout estimator, relative error", "exact predictor's rollouts"
+DRAWS = "sampled"
+COINS = ("bernoulli", "transformer", "bernoulli-report")
+
+CLUSTERS = "A recurrent model's last layer forms one cluster for each hidden state"
+
+PUBLISHED: tuple[Row | Order | Told | Mechanism, ...] = (
+    Row("transformer on bijection, K = 20", FIRST, 0.003, "bijection", "transformer", supervision=DRAWS,
+        short=SMALLER),
+    Row("transformer on bijection, K = 20", README, 0.007, "bijection", "transformer", supervision=DRAWS,
+        short=SMALLER),
+    Row("an MLP of equal size fails on bijection", FIRST, 1.85, "bijection", "mlp", failure=True,
+        supervision=DRAWS, why=UNIFORM),
+    Row("an MLP fails on it, rerun", REPOSITORY, 1.107, "bijection", "mlp", failure=True, supervision=DRAWS,
+        why=POINTWISE),
+    Row("LSTM on bijection, K = 20", README, 0.009, "bijection", "lstm", supervision=DRAWS, short=SMALLER),
+    Row("Mamba on bijection, K = 20", README, 0.010, "bijection", "mamba2", supervision=DRAWS, short=SMALLER),
+    Row("transformer on hmm, K = 20, curve", FIRST, 7.5e-5, "hmm", "transformer", "entropy_curve_mae", why=CURVE),
+    Row("the same, K = 30", FIRST, 0.012, "hmm", "transformer", "entropy_curve_mae", 30, why=LEARNED,
+        contrast=ABSOLUTE),
+    Row("the same, K = 50", FIRST, 0.0288, "hmm", "transformer", "entropy_curve_mae", 50, why=DILUTED),
+    Row("transformer on hmm, absolute value first", LATER, 0.049, "hmm", "transformer"),
+    Row("Mamba on hmm, absolute value first", LATER, 0.024, "hmm", "mamba2"),
+    Order("Mamba is ahead of the transformer on hmm", LATER, "0.024, 0.049", "hmm", "mamba2", "transformer"),
+    Row("LSTM fails on hmm", LATER, 0.411, "hmm", "lstm", failure=True, why=CONTEXT_FREE),
+    Row("an MLP fails on hmm", LATER, 0.40, "hmm", "mlp", failure=True, why=CONTEXT_FREE),
+    Row("attention off in the top two layers fits hmm at K = 20, curve", FIRST, 1.57e-3, *TOP_OFF, short=SMALLER),
+    Row("and collapses at K = 50, curve of the new positions", FIRST, 1.79, *TOP_OFF, 50, "post", failure=True,
+        why=COLLAPSED + LEARNED, contrast=ABSOLUTE),
+    Row("transformer recalls, accuracy", LATER, 0.005, "recall", "transformer", "tv", over="uniform", whole=True,
+        words="100 %", why=MISSED),
+    Row("Mamba recalls, accuracy", LATER, 0.022, "recall", "mamba2", "tv", over="uniform", whole=True,
+        words="97.8 %", why=MISSED),
+    Row("LSTM fails to recall, accuracy", LATER, 0.995, "recall", "lstm", "tv", failure=True, over="uniform",
+        words="0.5 %", why=MISSED),
+    *(
+        Order(f"Feed-forward layers perform the update: without them it falls behind ({task})", FIRST, "in words", task,
+              "transformer", "transformer-no-ffn")
+        for task in ("bijection", "hmm")
+    ),
+    Mechanism(FIRST, "smooth", "hmm", "transformer", "It goes on beyond the training length without discontinuity"),
+    *(
+        Mechanism(source, published, task, "transformer", claim, *why)
+        for source, published, claim, *why in (
+            (FIRST, "> 10 times", "Every layer is needed", LAYERS),
+            (FIRST, "one head", "Layer 0 has one hypothesis-frame head", HEADS),
+            (LATER, "0.052, random 0.082", "Layer-0 keys are an orthogonal frame of the hypotheses"),
+            (FIRST, "sharpens", "Queries align with feasible hypotheses, more so with depth"),
+            (FIRST, "near zero", "Eliminated hypotheses receive next to no attention"),
+            (GEOMETRY, "PC1 84-90 %", "Late values lie on a low-dimensional manifold"),
+            (FIRST, "along PC1", "That manifold is parameterised by posterior entropy"),
+            (FIRST, "in words", "The residual stream holds the belief"),
+            (FIRST, "attention first", "Attention settles before values do"),
+        )
+        for task in ("bijection", "hmm")
+    ),
+    Mechanism(LATER, "five clusters", "hmm", "mamba2", CLUSTERS),
+    Told("NLL above Bayes, per cent", FLIPS, 0.93, *COINS, "loss", ("gap (%)",), "this run"),
+    Told("correlation with Bayes", FLIPS, 0.9958, *COINS, "agreement", ("Pearson r",), "this run", more=True),
+    Told("MAE against Bayes over contexts", FLIPS, 0.00954, *COINS, "agreement", ("MAE",), "this run"),
+    *(
+        Told(f"posterior samples, {metric}", FLIPS, value, *COINS, "posterior_metrics", (metric, "this run"), "mean",
+             each="posterior_contexts")
+        for metric, value in (
+            ("W1", 0.0164), ("KS", 0.1764), ("CvM-int", 0.00221), ("PIT-KS", 0.1794), ("PIT-CvM", 3.4308),
+            ("quantile RMSE", 0.0176), ("coverage MAE", 0.0445),
+        )
+    ),
+    *(
+        Told(f"low probabilities, relative error, {share}", FLIPS, value, *COINS, "lowprob", (share, "this run"), ERROR,
+             floor=FLOOR)
+        for share, value in (("p50", 0.154), ("p90", 1.423), ("p95", 2.050))
+    ),
+)  # fmt: skip
+
+
+def judge(records: Sequence[RunRecord], reports: Mapping[str, dict[str, Any]] | None = None) -> list[Claim]:
+    evidence = Evidence(records, reports or {})
+    return [published.judge(evidence) for published in PUBLISHED]
+
+
+def render(claims: Sequence[Claim]) -> str:
+    counts = {verdict: sum(c.verdict == verdict for c in claims) for verdict in VERDICTS}
+    missed = Counter(c.kind for c in claims if c.verdict == "not reproduced")
+    parts = ", ".join(f"{missed[kind]} {what}" for kind, what in WHAT.items() if missed[kind])
+    detail = {"not reproduced": f" ({parts})" if parts else ""}
+    told = ", ".join(f"{count} {verdict}{detail.get(verdict, '')}" for verdict, count in counts.items())
+    header = [name if name != "why" else "what explains a difference" for name in Claim._fields if name != "kind"]
+    table = tabulate([list(c)[: len(header)] for c in claims], headers=header, tablefmt="pipe", disable_numparse=True)
+    return "\n\n".join([TITLE, GENERATED, f"{len(claims)} claims: {told}.", table, LEGEND]) + "\n"
