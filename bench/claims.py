@@ -212,7 +212,8 @@ class Evidence:
         def speaks(record: RunRecord) -> bool:
             c = record.config
             ours = (c["task"], c["arch"], c["supervision"]) == (task, arch, supervision) and c["preset"] in SIZES
-            return ours and record.status == "ok" and not set(c["task_params"]) - {"bos"}
+            usual = not set(c["task_params"]) - {"bos"} and c["horizon"] == preset_values(c).get("horizon")
+            return ours and record.status == "ok" and usual
 
         def place(row: list[RunRecord]) -> tuple[int, int, bool, int]:
             c = row[0].config
@@ -233,11 +234,9 @@ class Evidence:
         if preset is None:
             runs = [record for row in self.rows(task, arch) for record in row]
         else:
-            runs = [
-                r
-                for r in self.records
-                if (r.config["task"], r.config["arch"], r.config["preset"]) == (task, arch, preset)
-            ]
+            wanted = {"task": task, "arch": arch, "preset": preset}
+            runs = [r for r in self.records if wanted.items() <= {k: r.config[k] for k in wanted}.items()]
+            runs.sort(key=lambda r: (-r.config["steps"] * r.config["batch"], r.config["seed"]))
         for run in runs:
             for section in self.reports.get(run.id, {}).get("sections", ()):
                 for found in section["tables"]:

@@ -25,7 +25,7 @@ from bench.presets import PRESETS
 from bench.progress import Bar
 from bench.registry import BadInput, unknown
 from bench.tune import GRID, tune
-from models.base import ARCHS
+from models.base import ARCHS, count_built
 from models.kernels.attention import BACKENDS
 from tasks.base import TASKS
 
@@ -39,7 +39,8 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
     if chosen:
         options.preset = "paper" if device == "cuda" else "quick"
     configs = make_configs(options)
-    if options.engine != "ray" and any(config.attention == "triton" for config in configs):
+    compiled = [c for c in configs if c.attention == "triton" or ARCHS.facts(c.arch).get("triton")]
+    if options.engine != "ray" and device == "cuda" and compiled:
         require_compiler()
     jobs = options.jobs or (1_000 if options.engine == "ray" else cores() if device == "cpu" else 1)
     plan = make_plan(options, device, jobs)
@@ -58,7 +59,7 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
         soft_wrap=True,
     )
     if len(configs) == 1:
-        parameters = sum(p.numel() for p in first.make_model().parameters())
+        parameters = count_built(first.make_model)
         version = TASKS.facts(first.task)["version"]
         console.print(
             f"{first.task} v{version}, {first.arch}, {parameters:,} parameters (budget {first.budget():,}), "

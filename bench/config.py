@@ -14,7 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +88,17 @@ class RunConfig:
         default_factory=dict
     )  # the search behind the learning rates; empty if there was none
     activation: str = "relu2"  # of every architecture's feed-forward layers; swiglu's are two thirds as wide
-    decay: str = "linear"  # of the learning rates, from the warm-up to the end: linear to nothing, or none
+    decay: str = "linear"  # of the learning rates, over the whole run: linear to nothing, or none
 
     def make_task(self) -> Task:
         task: Task = TASKS[self.task](horizon=self.horizon, **self.task_params)
         return task
+
+    def lengths(self) -> list[int]:
+        """Of the sequences it trains on and is scored on, where the task reaches that far."""
+        task = self.make_task()
+        limit = task.max_horizon()
+        return sorted({task.shape.length(k) for k in (self.horizon, *self.horizons) if limit is None or k <= limit})
 
     def geometry(self) -> Geometry:
         return Geometry(self.layers, self.heads, self.width, self.ffn, self.positions, self.attention, self.activation)
@@ -149,9 +155,19 @@ def draft(preset: str, arch: str, task: str, seed: int, device: str, overrides: 
         values["horizons"] = (horizon, horizon * 3 // 2, horizon * 5 // 2)
     values["horizons"] = tuple(sorted({*values["horizons"], horizon}))  # the one that ranks is always there
     head_width = values["width"] // max(1, values["heads"])
-    values["attention"], _ = pick_attention(device, values.get("attention"), head_width)
+    asked = values.pop("attention", None)
     values = {key: value for key, value in values.items() if key in own}
-    return RunConfig(arch=arch, task=task, preset=preset, seed=seed, device=device, task_params=task_params, **values)
+    config = RunConfig(
+        arch=arch,
+        task=task,
+        preset=preset,
+        seed=seed,
+        device=device,
+        attention="math",
+        task_params=task_params,
+        **values,
+    )
+    return replace(config, attention=pick_attention(device, asked, head_width, max(config.lengths(), default=0))[0])
 
 
 def task_parameters(task: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import shutil
 import sysconfig
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.registry import BadInput
-from models.kernels.attention import BACKENDS, SERVED_WIDTHS
+from models.kernels.attention import BACKENDS, SERVED_LENGTH, SERVED_WIDTHS
 
 if TYPE_CHECKING:
     from bench.config import RunConfig
 
 
 DRIVER = Path("/proc/driver/nvidia/version")
+_cells: Any = torch.backends.cudnn.rnn
+_cells.fp32_precision = "ieee"  # torch would compute them in tf32 unless told otherwise, as it does nothing else here
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,13 @@ def require_compiler() -> None:
         missing.append("Python's headers (python3-dev)")
     if missing:
         needs = " and ".join(missing)
-        raise BadInput(f"on a GPU Triton needs {needs}. Install that, or use --set attention=sdpa, or --device cpu")
+        raise BadInput(
+            f"on a GPU Triton needs {needs}. Install that, or use --device cpu; attention alone can do without it, by "
+            "--set attention=sdpa"
+        )
 
 
-def pick_attention(device: str, asked: str | None, head_width: int) -> tuple[str, str]:
+def pick_attention(device: str, asked: str | None, head_width: int, length: int) -> tuple[str, str]:
     """The attention backend, and why."""
     if asked is not None:
         if asked not in BACKENDS:
@@ -85,6 +91,8 @@ def pick_attention(device: str, asked: str | None, head_width: int) -> tuple[str
             raise BadInput("attention=triton needs a CUDA device, or TRITON_INTERPRET=1 to run it very slowly without")
         if asked == "triton" and head_width not in SERVED_WIDTHS:
             raise BadInput(f"no Triton kernel for head width {head_width}: served are {_listed(SERVED_WIDTHS)}")
+        if asked == "triton" and length > SERVED_LENGTH:
+            raise BadInput(f"no Triton kernel for sequences of {length}: served are up to {SERVED_LENGTH}")
         return asked, "asked for"
     if device == "cpu":
         return "sdpa", "a CPU has no Triton"
@@ -92,6 +100,8 @@ def pick_attention(device: str, asked: str | None, head_width: int) -> tuple[str
         return "sdpa", "Triton is not installed"
     if head_width not in SERVED_WIDTHS:
         return "sdpa", f"no kernel for head width {head_width}, only for {_listed(SERVED_WIDTHS)}"
+    if length > SERVED_LENGTH:
+        return "sdpa", f"no kernel for sequences of {length}, only up to {SERVED_LENGTH}"
     return "triton", "fused kernels on CUDA"
 
 
@@ -102,11 +112,11 @@ def describe(config: RunConfig) -> Platform:
         "cpu": "float32: bfloat16 is slower on a CPU and costs accuracy",
         "cuda": "float32: errors are measured to 1e-4 bits, below bfloat16's resolution",
     }[device]
-    usual, reason = pick_attention(device, None, config.width // config.heads)
+    usual, reason = pick_attention(device, None, config.width // config.heads, max(config.lengths()))
     why = f"{precision}; {attention}: {reason if attention == usual else 'asked for'}"
     return Platform(
         device=device,
-        name=torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
+        name=_gpu_name() if device == "cuda" else _cpu_name(),
         torch=torch.__version__,
         triton=_version("triton") if device == "cuda" else None,
         dtype="float32",
@@ -140,13 +150,21 @@ def capture(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
 
 
 def beside(work: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Do it on a stream of its own, as what is to be captured later must be done first."""
-    stream = torch.cuda.Stream()
+    """Do it on a stream of its own, as what is to be captured later must be done first.
+
+    Always the same one: memory that was used on a stream is kept for it, and so would be counted once for each.
+    """
+    stream = _side_stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         answer = work()
     torch.cuda.current_stream().wait_stream(stream)
     return answer
+
+
+@cache
+def _side_stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()
 
 
 def cuda_events(work: Callable[[], object]) -> float:
@@ -196,6 +214,11 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _gpu_name() -> str:
+    """Where a run on another machine was lost, there may be none here to ask."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "unknown GPU"
 
 
 def _cpu_name() -> str:

@@ -42,7 +42,7 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Plan:
-    """How a list of runs is done; nothing here may change a result."""
+    """How a list of runs is done; nothing here changes a result, but for threads, which change the order of sums."""
 
     out: Path
     jobs: int = 1
@@ -83,9 +83,9 @@ def run_all(configs: list[RunConfig], plan: Plan, console: Console) -> list[RunR
             from bench.engine_ray import run_on_ray  # an extra: imported only where it is asked for
 
             finished |= run_on_ray(waiting, plan, view)
-        elif plan.jobs == 1 or len(waiting) == 1:
+        elif len(waiting) < 2 or (plan.jobs == 1 and waiting[0].device == "cpu"):
             finished |= _run_here(waiting, plan, view)
-        elif waiting:
+        elif waiting:  # on a GPU one at a time too: its memory and its errors outlast a run, but not a process
             finished |= _run_beside(waiting, plan, view)
     return [finished[config.id()] for config in configs]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.device import float32_precision, peak_memory, reset_peak_memory, synchronize, uuid
+from bench.device import float32_precision, peak_memory, release_memory, reset_peak_memory, synchronize, uuid
 from bench.nvml import Gpu, peak_flops
 
 
@@ -28,6 +28,7 @@ class Meter:
             "setup": 0.0, "compile": nothing, "data": None, "train": 0.0, "eval": 0.0,
         }  # fmt: skip
         self.gpu = Gpu(uuid()) if device == "cuda" else None
+        release_memory(device)  # of an earlier run in this process
         reset_peak_memory(device)
         _reset_resident_peak()
 

@@ -73,7 +73,8 @@ class Gpu:
         processes = self._ask_device("nvmlDeviceGetComputeRunningProcesses")
         if processes is not None:
             mine = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
-            self.others = max(self.others or 0, len(processes) - len(mine))
+            if mine:
+                self.others = max(self.others or 0, len(processes) - len(mine))
             if not mine:
                 self._note("this process is not in the driver's list: a container numbers its processes anew")
             elif mine[0] is None:

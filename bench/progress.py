@@ -88,6 +88,8 @@ class View:
             self.tasks[config.id()] = self.bars.add_task(title(config), total=config.steps, facts="")
 
     def stepped(self, config: RunConfig, step: Step) -> None:
+        if config.id() not in self.spoke:  # begun by another command
+            self.started(config)
         facts = f"loss {step.loss_bits:.4f}  error {step.entropy_mae:.4f} bits  {step.step / step.seconds:.0f} steps/s"
         if self.bars is not None:
             self.bars.update(self.tasks[config.id()], completed=step.step, facts=facts)

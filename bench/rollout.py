@@ -1,8 +1,8 @@
 """Let a model go on by itself: read a context, draw the next token from its own prediction, read that, and so on.
 
 All contexts and all their samples run side by side, one `step` of the model for a whole chunk of sequences. A chunk is
-as large as the memory budget lets its states be; the draws are made sequence by sequence, so the budget changes no
-result. A prediction's classes must be the tokens that may follow, as in next-token prediction they are.
+as large as the memory budget lets its states be; the draws are made sequence by sequence, so on a CPU the budget
+changes no result. A prediction's classes must be the tokens that may follow, as in next-token prediction they are.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ row; one whose every setting is its preset's is `untouched`, and others are name
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from math import isinf
@@ -85,7 +86,7 @@ def same_settings(records: Sequence[RunRecord], marked: Set[str] = frozenset()) 
     rows: dict[tuple[bool, str], list[RunRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda r: r.config["seed"]):
         config = {**record.config, "tuning": bool(record.config.get("tuning"))}
-        settings = str(sorted((k, str(v)) for k, v in config.items() if k != "seed"))
+        settings = json.dumps({k: v for k, v in config.items() if k != "seed"}, sort_keys=True)
         rows[record.id in marked, settings].append(record)
     return list(rows.values())
 
@@ -135,7 +136,7 @@ def setting(config: dict[str, Any]) -> str:
     """All that two architectures must share to be compared; a rate that was searched for may differ."""
     shared = {**USUAL, **config, "tuning": bool(config.get("tuning"))}
     ignored = ("arch", "seed", *(("lr", "adam_lr") if shared["tuning"] else ()))
-    return str(sorted((k, str(v)) for k, v in shared.items() if k not in ignored))
+    return json.dumps({k: v for k, v in shared.items() if k not in ignored}, sort_keys=True)
 
 
 def mean_of(records: list[RunRecord], k: str, metric: str, reference: str | None = None) -> float:

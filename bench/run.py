@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import subprocess
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +95,14 @@ def make_model(config: RunConfig) -> nn.Module:
 
 def check_kernels(model: nn.Module, task: Task, config: RunConfig) -> None:
     """Once for each shape that this run will use, which compiles it: nothing is trained on a kernel that is wrong."""
-    widths = {module.head_width for module in model.modules() if isinstance(module, Attention)}
-    reach = [k for k in config.horizons if (task.max_horizon() or k) >= k]
-    for length in sorted({task.shape.length(k) for k in (config.horizon, *reach)}):
-        for width in widths:
-            require_right(Case(length, width, header=min(length, task.shape.header)), config.device)
+    served = {
+        (module.head_width, module.heads, module.slopes is not None)
+        for module in model.modules()
+        if isinstance(module, Attention)
+    }
+    for length, (width, heads, sloped) in product(config.lengths(), sorted(served)):
+        header = min(length, task.shape.header)
+        require_right(Case(length, width, header=header, sloped=sloped, gated=False, heads=heads), config.device)
 
 
 def state_bytes(model: nn.Module, length: int) -> int | None:
@@ -112,9 +117,12 @@ def step_flops(config: RunConfig) -> int:
     Counted for one sequence on the CPU, whatever the run's device, with attention written out: what is fused torch's
     counter takes for nothing.
     """
-    twin = replace(config, device="cpu", attention="math", batch=1, steps=1)
+    twin = replace(config, device="cpu", batch=1, steps=1)
     batch, answer = next(draw(twin.make_task(), twin))
     model = make_model(twin)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.backend = "math"
     with count_flops() as counted:
         loss_nats(model, batch, answer).backward()
     return int(counted["flops"]) * config.batch
@@ -138,6 +146,8 @@ def evaluate(model: nn.Module, task: Task, config: RunConfig) -> dict[str, Any]:
         if reach is not None and task.shape.length(horizon) > reach:
             continue
         result = score(exam, predict(model, exam.batch))
+        if not math.isfinite(result.kl.sum().item()):
+            raise Diverged(f"its predictions are not finite at K = {horizon}")
         metrics[key] = _split(result, config.horizon, horizon)
         columns = ("h_bayes", "h_model", "entropy_mae", "kl")
         by_position[key] = {name: getattr(result, name).tolist() for name in columns}

@@ -1,4 +1,4 @@
-"""Snapshots: the weights at a few steps of training, evenly spaced in log step, for a report on how they came about.
+"""Snapshots: the weights at a few steps of training, early and late ones, for a report on how they came about.
 
 <id>.snapshots/<step>.safetensors beside the record, the last of them the finished weights themselves. Keeping them
 changes nothing in a run: not its id, not its record, not a bit of its result.

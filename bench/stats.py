@@ -27,7 +27,7 @@ import numpy as np
 from scipy.special import stdtrit  # the quantile of Student's t, without the second that scipy.stats takes
 
 LEVEL = 0.95
-FLIPPED = 16  # seeds for which all 2^n signs are tried
+FLIPPED = 16  # seeds for which all 2^n signs are tried; of more as many, drawn at random
 LEAST, MOST = 1e-12, 700.0  # an error that has a logarithm, and a logarithm that has a number
 
 
@@ -56,11 +56,16 @@ def _around(errors: Sequence[float], share: float) -> tuple[float, float] | None
 
 def paired_p(a: dict[int, float], b: dict[int, float]) -> float | None:
     """How often chance alone would set two rows this far apart, from the seeds that both have; None below two."""
-    common = sorted(a.keys() & b.keys())[:FLIPPED]
+    common = sorted(a.keys() & b.keys())
     if len(common) < 2:
         return None
     differences = np.array([a[seed] - b[seed] for seed in common])
-    flipped = np.array(list(product((-1, 1), repeat=len(common)))) @ differences
+    if len(common) <= FLIPPED:
+        signs = np.array(list(product((-1, 1), repeat=len(common))))
+    else:
+        signs = np.random.default_rng(0).choice((-1, 1), (2**FLIPPED, len(common)))
+        signs[0] = 1  # as seen, so that it is never nothing
+    flipped = signs @ differences
     # as far apart as seen, up to the rounding of a sum
     return float((abs(flipped) >= abs(differences.sum()) * (1 - 1e-12)).mean())
 

@@ -182,7 +182,10 @@ def fit(
     def plain_step(batch: Batch, answer: Tensor) -> Tensor:
         return train_step(model, optimizers, batch, answer, config.clip, at.parts)
 
-    take_step = CapturedStep(plain_step) if wants_capture(config) else plain_step
+    def fresh_step() -> Callable[[Batch, Tensor], Tensor]:
+        return CapturedStep(plain_step) if wants_capture(config) else plain_step
+
+    take_step = fresh_step()
     start = time.perf_counter() - at.seconds
     stream = draw(task, config, at.step)
     while at.step < config.steps:
@@ -201,7 +204,7 @@ def fit(
                 model.zero_grad(set_to_none=True)
                 release_memory(config.device)
                 at.parts = min(2 * at.parts, config.batch)
-                take_step = CapturedStep(plain_step) if wants_capture(config) else plain_step
+                take_step = fresh_step()
                 at.notes.append(f"out of memory at step {at.step + 1} ({error}): the batch goes in {at.parts} parts")
         at.step += 1
         at.seconds = time.perf_counter() - start

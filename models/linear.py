@@ -328,11 +328,15 @@ def build(shape: Shape, params: int, geometry: Geometry, *, mixer: type[Mixer], 
     return make(*min(sizes)[2])
 
 
-ARCHS.add("linear-attention", note="sums instead of softmax: a state of fixed size")(
+ARCHS.add("linear-attention", triton=True, note="sums instead of softmax: a state of fixed size")(
     partial(build, mixer=LinearAttention)
 )
-ARCHS.add("mamba2", note="state-space duality: scalar decays read from the input")(partial(build, mixer=Mamba2))
-ARCHS.add("gated-deltanet", note="a state whose entries are replaced, with decay")(partial(build, mixer=GatedDeltaNet))
-ARCHS.add("hybrid", note="gated-deltanet with attention in the middle layer")(
+ARCHS.add("mamba2", triton=True, note="state-space duality: scalar decays read from the input")(
+    partial(build, mixer=Mamba2)
+)
+ARCHS.add("gated-deltanet", triton=True, note="a state whose entries are replaced, with decay")(
+    partial(build, mixer=GatedDeltaNet)
+)
+ARCHS.add("hybrid", triton=True, note="gated-deltanet with attention in the middle layer")(
     partial(build, mixer=GatedDeltaNet, attend=True)
 )

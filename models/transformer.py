@@ -340,7 +340,7 @@ def _transformer(shape: Shape, params: int, geometry: Geometry) -> nn.Module:
 
 
 ARCHS.add("transformer-no-attn-top2", note="attention off in the top two layers")(partial(build, attention_off=2))
-ARCHS.add("transformer-uniform-attn", note="attention weights replaced by the causal mean; no positions")(
+ARCHS.add("transformer-uniform-attn", note="attention weights replaced by the causal mean; no slopes")(
     partial(build, uniform=True)
 )
 ARCHS.add("transformer-no-ffn", note="no feed-forward layers")(partial(build, ffn=False))

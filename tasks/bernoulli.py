@@ -53,8 +53,10 @@ class Bernoulli:
 
     def draw_p(self, n: int, rng: torch.Generator) -> Tensor:
         """n biases from Beta(a, b): the share of one gamma variable in the sum of two."""
-        ab_B2 = torch.tensor([self.a, self.b], dtype=torch.float64, device=rng.device).expand(n, 2)
-        gamma_B2 = torch._standard_gamma(ab_B2, generator=rng)  # torch.distributions takes no generator
+        a_B, b_B = (torch.full((n,), x, dtype=torch.float64, device=rng.device) for x in (self.a, self.b))  # no copy
+        gamma_B2 = torch._standard_gamma(
+            torch.stack([a_B, b_B], dim=1), generator=rng
+        )  # torch.distributions takes no generator
         return gamma_B2[:, 0] / gamma_B2.sum(1)
 
     def write(self, bits_BN: Tensor) -> Tensor:

@@ -44,9 +44,9 @@ class Regression:
     def max_horizon(self) -> int | None:
         return None
 
-    def edges(self) -> Tensor:
+    def edges(self, device: torch.device) -> Tensor:
         """The bins - 1 inner borders."""
-        shares = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
+        shares = torch.arange(1, self.bins, dtype=torch.float64, device=device) / self.bins
         return torch.special.ndtri(shares) * (self.dims + self.noise**2) ** 0.5
 
     def sample(self, n: int, horizon: int, rng: torch.Generator) -> Batch:
@@ -61,7 +61,7 @@ class Regression:
         features_BTF = steps_BK2F.flatten(1, 2)[:, :-1]  # nothing follows the last x
         length = features_BTF.shape[1]
         tokens_BT = torch.arange(length, device=rng.device).remainder(2).expand(n, -1).contiguous()
-        targets_BK = torch.bucketize(y_BK, self.edges().to(rng.device))
+        targets_BK = torch.bucketize(y_BK, self.edges(rng.device))
         return Batch(tokens_BT, features_BTF, targets_BK, torch.arange(0, length, 2, device=rng.device))
 
     def posterior(self, batch: Batch) -> Tensor:
@@ -76,5 +76,5 @@ class Regression:
         ]  # solve would have the host wait, to look for failures
         mean_BK1 = (gain_BKD * before_BKD).sum(-1, keepdim=True)
         spread_BK1 = ((gain_BKD * x_BKD).sum(-1, keepdim=True) + self.noise**2).sqrt()
-        below = torch.special.ndtr((self.edges().to(x_BKD.device) - mean_BK1) / spread_BK1)
+        below = torch.special.ndtr((self.edges(x_BKD.device) - mean_BK1) / spread_BK1)
         return pad(below, (0, 1), value=1.0) - pad(below, (1, 0))

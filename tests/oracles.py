@@ -86,7 +86,7 @@ def enumerate_tables(task: Recall, batch: Batch) -> Tensor:
 def condition_functions(task: Regression, batch: Batch) -> Tensor:
     """Without weights: all y are jointly normal with covariance X X^T + s^2 I; condition the last on those before."""
     answer = torch.zeros(*batch.targets.shape, task.bins, dtype=torch.float64)
-    edges = np.concatenate([[-np.inf], task.edges().numpy(), [np.inf]])
+    edges = np.concatenate([[-np.inf], task.edges(torch.device("cpu")).numpy(), [np.inf]])
     for b in range(len(batch.tokens)):
         x, y = batch.features[b, 0::2, :-1].numpy(), batch.features[b, 1::2, -1].numpy()
         covariance = x @ x.T + task.noise**2 * np.eye(len(x))
@@ -101,7 +101,7 @@ def sum_over_weights(task: Regression, batch: Batch) -> Tensor:
     """In one dimension: Bayes' rule on a fine grid of the weight itself."""
     grid = np.linspace(-8, 8, 20_001)
     answer = torch.zeros(*batch.targets.shape, task.bins, dtype=torch.float64)
-    edges = np.concatenate([[-np.inf], task.edges().numpy(), [np.inf]])
+    edges = np.concatenate([[-np.inf], task.edges(torch.device("cpu")).numpy(), [np.inf]])
     for b in range(len(batch.tokens)):
         x, y = batch.features[b, 0::2, 0].numpy(), batch.features[b, 1::2, -1].numpy()
         weight = norm.pdf(grid)

@@ -9,7 +9,7 @@ import pytest
 from bench.board import fairness, render, table, time_to_accuracy
 from bench.config import compose
 from bench.glance import HELD, PARTLY, at_a_glance, conclusions, primitives
-from bench.rows import group, plain
+from bench.rows import group, plain, same_settings
 from bench.run import run_one
 
 
@@ -352,3 +352,10 @@ def test_who_remembers_more_than_sixteen_observations_is_said():
     assert "Memory beyond 16 observations: transformer steps=2." in render([replace(record, metrics=better)])
     better["40"]["all"]["kl"] = 0.99 * window  # as good as that window, not better
     assert "Memory beyond 16 observations: no row has it." in render([replace(record, metrics=better)])
+
+
+def test_the_order_in_which_settings_were_given_makes_no_other_row(records):
+    a, b = (r for r in of(records, "hmm") if r.config["arch"] == "transformer")
+    a = replace(a, config={**a.config, "task_params": {"states": 5, "symbols": 5}})
+    b = replace(b, config={**b.config, "task_params": {"symbols": 5, "states": 5}})
+    assert len(same_settings([a, b])) == 1

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from bench import checkpoint, stop
 from bench.checkpoint import BadCheckpoint, Keeper, Pace, parse
+from bench.config import compose
 from bench.engine import PRELOAD, Plan, last_word, perform, run_all
 from bench.lock import lock
 from bench.records import CannotWrite, read, write
@@ -323,6 +324,11 @@ def test_a_record_outlives_the_process_that_died_after_writing_it(smoke, tmp_pat
     record, where = last_word(config, tmp_path, "the process died")
     assert (record, where) == (good, f"already in {tmp_path / good.path}")
     assert read(tmp_path / good.path).status == "ok"
+
+
+def test_a_run_lost_on_a_gpu_elsewhere_needs_none_here(tmp_path):
+    record, _ = last_word(compose("smoke", "mlp", "hmm", 0, "cuda", {}), tmp_path, "the machine was lost")
+    assert record.platform["name"] == "unknown GPU" or torch.cuda.is_available()
 
 
 def test_the_event_log_tells_the_story(smoke, tmp_path, often):

@@ -213,10 +213,12 @@ def test_a_gpu_without_a_compiler_is_one_line(bench, monkeypatch, tmp_path):
     monkeypatch.setattr("bench.device.shutil.which", lambda _: None)
     monkeypatch.setattr("bench.device.sysconfig.get_paths", lambda _: {"include": str(tmp_path)})
     monkeypatch.delenv("CC", raising=False)
-    code, _, err = bench(*ONE)
-    assert code == 2
-    assert err.startswith("bench: on a GPU Triton needs a C compiler (gcc) and Python's headers (python3-dev). Install")
-    assert list(tmp_path.iterdir()) == []
+    recurrence = ["run", "--arch", "mamba2", "--preset", "smoke", "--set", "attention=sdpa"]
+    for command in (ONE, recurrence):
+        code, _, err = bench(*command)
+        assert code == 2
+        assert err.startswith("bench: on a GPU Triton needs a C compiler (gcc) and Python's headers (python3-dev). ")
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_preset_auto_is_paper_on_a_gpu_and_quick_without_one(bench, monkeypatch):

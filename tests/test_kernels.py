@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from bench import kernels, kernels_static
+from bench.config import compose
 from bench.kernels import Case
+from bench.registry import BadInput
+from bench.run import check_kernels
 from bench.train import CapturedStep, fit
 from models.kernels import attention_triton
 
@@ -150,12 +153,32 @@ def test_mixed_dtypes_in_the_cache_are_refused():
         )
 
 
-def test_a_head_width_without_kernel_goes_through_sdpa_and_says_why():
+def test_what_has_no_kernel_goes_through_sdpa_and_says_why():
     from bench.device import pick_attention
 
-    assert pick_attention("cuda", None, 32) == ("triton", "fused kernels on CUDA")
-    assert pick_attention("cuda", None, 1) == ("sdpa", "no kernel for head width 1, only for 16, 24, 32, 48, 64")
-    assert pick_attention("cpu", None, 32)[0] == "sdpa"
+    assert pick_attention("cuda", None, 32, 39) == ("triton", "fused kernels on CUDA")
+    assert pick_attention("cuda", None, 1, 39) == ("sdpa", "no kernel for head width 1, only for 16, 24, 32, 48, 64")
+    assert pick_attention("cuda", None, 32, 2049) == ("sdpa", "no kernel for sequences of 2049, only up to 2048")
+    assert pick_attention("cpu", None, 32, 39)[0] == "sdpa"
+    with pytest.raises(BadInput, match="no Triton kernel for sequences of 2049: served are up to 2048"):
+        pick_attention("cuda", "triton", 32, 2049)
+
+
+@pytest.mark.parametrize(("settings", "attention"), [({}, "triton"), ({"horizon": 500}, "sdpa")])
+def test_a_run_whose_longest_sequences_have_no_kernel_does_without(settings, attention):
+    assert compose("smoke", "transformer", "bijection-revisit", 0, "cuda", settings).attention == attention
+
+
+def test_a_run_checks_the_kernels_that_it_will_use(monkeypatch):
+    """Heads, slopes and gate are constants of a kernel: another is another binary."""
+    checked = []
+    monkeypatch.setattr("bench.run.require_right", lambda case, device: checked.append(case))
+    for positions, sloped in (("alibi", True), ("none", False)):
+        config = compose("quick", "transformer", "hmm", 0, "cpu", {"positions": positions, "horizons": (20, 50)})
+        check_kernels(config.make_model(), config.make_task(), config)
+        assert {(c.heads, c.width, c.sloped, c.gated, c.header) for c in checked} == {(3, 16, sloped, False, 10)}
+        assert [c.length for c in checked] == config.lengths() == [30, 60]
+        checked.clear()
 
 
 def test_nothing_is_trained_on_a_kernel_that_fails(monkeypatch):

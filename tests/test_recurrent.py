@@ -193,3 +193,18 @@ def test_the_short_convolution_is_torchs_of_each_channel(length):
     (grad,) = torch.autograd.grad(conv(x).square().sum(), conv.weight)
     (known,) = torch.autograd.grad(expected.square().sum(), conv.weight)
     torch.testing.assert_close(grad, known)
+
+
+def test_arithmetic_is_counted_on_the_model_that_is_trained(monkeypatch):
+    """On CUDA a hybrid's heads have widths that the kernels serve, and so another number of operations."""
+    config = compose("smoke", "hybrid", "hmm", 0, "cuda", {})
+    trained = count_parameters(config.make_model())
+    counted = []
+
+    def loss(model, *_):
+        counted.append(count_parameters(model))
+        return next(model.parameters()).sum()
+
+    monkeypatch.setattr("bench.run.loss_nats", loss)
+    step_flops(config)
+    assert counted == [trained]

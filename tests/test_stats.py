@@ -57,6 +57,12 @@ def test_paired_test_uses_common_seeds_and_sees_through_what_they_share():
     assert paired_p(noise, noise) == 1.0
 
 
+def test_of_many_seeds_all_count():
+    apart = {seed: 1.0 if seed < 16 else -1.0 for seed in range(40)}  # the first sixteen alone would say otherwise
+    assert paired_p(apart, dict.fromkeys(range(40), 0.0)) > 0.1
+    assert 0 < paired_p(dict.fromkeys(range(40), 1.0), dict.fromkeys(range(40), 0.0)) < 1e-4
+
+
 def test_a_rank_counts_the_rows_that_are_clearly_better():
     """A chain of overlaps does not make the last equal to the first, nor does a row between two part them."""
     rows = [[0.9, 1.0, 1.1], [1.1, 1.2, 1.3], [1.5, 1.6, 1.7], [9.0, 9.1, 9.2]]

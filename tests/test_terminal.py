@@ -7,8 +7,10 @@ import pytest
 from rich.console import Console
 
 from bench.config import compose
+from bench.progress import View
 from bench.run import run_one
 from bench.terminal import BARS, HEIGHT, picture, show, sparkline
+from bench.train import Progress
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,13 @@ def shown(records, encoding="utf-8", **how):
 
 def with_curve(record, k, **curves):
     return replace(record, by_position={**record.by_position, k: {**record.by_position[k], **curves}})
+
+
+def test_a_run_that_another_command_began_can_be_watched(records):
+    config = compose("smoke", "mlp", "hmm", 0, "cpu", {})
+    out = io.StringIO()
+    with View(1, Console(file=out, force_terminal=True), verbose=False) as view:
+        view.stepped(config, Progress(3, 12, 1.0, 1.0, 0.5, 2.0))
 
 
 def test_a_sparkline_rises_with_the_error_and_marks_the_horizon(records):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench import run
 from bench.muon import Muon, orthogonalise
 from bench.run import make_model, run_one
 from bench.train import Diverged, backward, draw, fit, make_optimizers, schedule
@@ -219,3 +220,17 @@ def test_no_step_waits_for_the_host(smoke, arch, task):
         torch.ones(3).nonzero()
         torch.linalg.solve(torch.eye(3), torch.ones(3))
     assert len(reads.found) == 3  # it does see them
+
+
+def test_a_model_that_overflows_beyond_its_training_length_has_failed(monkeypatch, smoke):
+    """A record has finite numbers: what has none is that run's failure, not the command's."""
+    whole = run.predict
+
+    def overflow(model, batch):
+        log_q = whole(model, batch)
+        return log_q if log_q.shape[1] <= 20 else log_q * float("nan")
+
+    monkeypatch.setattr("bench.run.predict", overflow)
+    record, weights = run.run_one(smoke(task="hmm", steps=2))
+    assert (record.status, record.error) == ("failed", "its predictions are not finite at K = 30")
+    assert weights is None

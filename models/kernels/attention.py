@@ -22,6 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 BACKENDS = ("triton", "sdpa", "math")
 SERVED_WIDTHS = (16, 24, 32, 48, 64)  # head widths that the kernels take
+SERVED_LENGTH = 2048  # the longest sequence
 
 
 def attention(

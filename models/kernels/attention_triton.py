@@ -22,11 +22,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.kernels.attention import SERVED_WIDTHS
+from models.kernels.attention import SERVED_LENGTH, SERVED_WIDTHS
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHORT = 128
-LONG = 2048
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -320,8 +319,8 @@ def refuse(qkv: Tensor, slopes: Tensor | None, gate: Tensor | None, header: int)
     batch, length, _, heads, width = qkv.shape
     if width not in SERVED_WIDTHS:
         raise ValueError(f"no kernel for head width {width}: supported are {', '.join(map(str, SERVED_WIDTHS))}")
-    if not 1 <= length <= LONG:
-        raise ValueError(f"no kernel for length {length}: supported are 1 to {LONG}")
+    if not 1 <= length <= SERVED_LENGTH:
+        raise ValueError(f"no kernel for length {length}: supported are 1 to {SERVED_LENGTH}")
     if batch < 1 or heads < 1:
         raise ValueError(f"nothing to attend: batch {batch}, heads {heads}")
     if qkv.dtype not in DTYPES:
