@@ -157,16 +157,8 @@ def draft(preset: str, arch: str, task: str, seed: int, device: str, overrides: 
     head_width = values["width"] // max(1, values["heads"])
     asked = values.pop("attention", None)
     values = {key: value for key, value in values.items() if key in own}
-    config = RunConfig(
-        arch=arch,
-        task=task,
-        preset=preset,
-        seed=seed,
-        device=device,
-        attention="math",
-        task_params=task_params,
-        **values,
-    )
+    named: dict[str, Any] = {"arch": arch, "task": task, "preset": preset, "seed": seed, "device": device}
+    config = RunConfig(**named, attention="math", task_params=task_params, **values)
     return replace(config, attention=pick_attention(device, asked, head_width, max(config.lengths(), default=0))[0])
 
 

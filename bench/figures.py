@@ -1,6 +1,6 @@
 """The two figures of the README, drawn from the records, as SVG.
 
-overview   the error of every architecture on every task, as a share of the best constant's
+overview   the error of every architecture on every task, as a share of that of who reads nothing
 entropy    H_model against H_Bayes by position, with the training horizon marked
 
 Both show one track, that in which most tasks and architectures were run; of equal ones the larger preset. An
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from statistics import mean
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bench.glance import HELD
+from bench.glance import HELD, share_of_nothing
 from bench.page import palette
 from bench.records import RunRecord
 from bench.rows import Group, group, one_row_each
@@ -66,19 +65,19 @@ def _overview(shown: Rankings, signs: dict[str, Any]) -> Figure:
     archs = [arch for arch in signs if any(r.config["arch"] == arch for members in shown.values() for r in members)]
     for y, members in enumerate(shown.values()):
         trained = str(members[0].config["horizon"])
-        constant = mean(r.references[trained]["best constant"]["all"]["entropy_mae"] for r in members)
         axis.axhspan(y - 0.4, y + 0.4, color="#f5f5f4", lw=0, zorder=0)
-        for arch, (errors, _) in one_row_each(members).items():
+        for arch, (_, same) in one_row_each(members).items():
             hue, shape = signs[arch]
             lane = y + 0.7 * ((archs.index(arch) + 0.5) / len(archs) - 0.5)
-            if bounds := interval(list(errors.values())):
-                axis.plot([bound / constant for bound in bounds], [lane, lane], color=hue, lw=2)
-            axis.plot(mean(errors.values()) / constant, lane, shape, color=hue, ms=6, mew=0)
-    for at, text in ((HELD, "held"), (1.0, "reads nothing")):
+            if bounds := interval([share_of_nothing([record], trained) for record in same]):
+                axis.plot(bounds, [lane, lane], color=hue, lw=2)
+            axis.plot(share_of_nothing(same, trained), lane, shape, color=hue, ms=6, mew=0)
+    for at, text in ((HELD, "held"), (1.0, "no better than a constant")):
         axis.axvline(at, color=MUTED, lw=1, ls=(0, (4, 3)))
         axis.annotate(text, (at, 1), (0, 3), textcoords="offset points", color=MUTED, ha="center",
                       fontsize=9.5, xycoords=("data", "axes fraction"))  # fmt: skip
-    axis.set(xscale="log", xlabel="error, as a share of the best constant's", ylim=(len(shown) - 0.5, -0.5))
+    label = "MAE over the best constant's, or KL over the uniform predictor's, whichever is larger"
+    axis.set(xscale="log", xlabel=label, ylim=(len(shown) - 0.5, -0.5))
     axis.xaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     axis.yaxis.grid(False)
     axis.set_yticks(range(len(shown)), [name.task for name in shown], color=TEXT)

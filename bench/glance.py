@@ -24,7 +24,9 @@ GLANCE_LEGEND = (
     "MAE (mean of |H_model - H_Bayes|) at the training horizon in bits, and the number of seeds; rows in the order of "
     "their mean share of the best constant's error. The smallest of a task is bold; which differences are more than "
     "chance, the ranks below say. Where an architecture has no row with the preset's own settings, its best one stands "
-    "there with a dagger (†), its steps and its batch: it does not compare. *Italics* read nothing."
+    "there with a dagger (†), its steps and its batch: it does not compare. *Italics* read nothing. Linear recurrences "
+    "(mamba2, gated-deltanet, linear-attention, hybrid) have a short convolution; what gives attention the like, "
+    "positions=alibi-shift, is not in every preset."
 )
 SHAKY = "~: its seeds disagree on the verdict, or there is but one."
 PRIMITIVES_LEGEND = (
@@ -112,12 +114,13 @@ def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, 
         trained = str(members[0].config["horizon"])
         for arch, (_, same) in one_row_each(members).items():
             if untouched(same[0].config):
-                share = Share(_share(same, trained), [_share([record], trained) for record in same])
+                share = Share(share_of_nothing(same, trained), [share_of_nothing([r], trained) for r in same])
                 tables[name.track][arch].setdefault(primitive, {})[config["task"]] = share
     return {track: dict(sorted(archs.items())) for track, archs in tables.items()}
 
 
-def _share(same: list[RunRecord], trained: str) -> float:
+def share_of_nothing(same: list[RunRecord], trained: str) -> float:
+    """The error of a row over that of who reads nothing: MAE over the best constant's or KL over the uniform one's."""
     error = mean_of(same, trained, "entropy_mae") / mean_of(same, trained, "entropy_mae", "best constant")
     return max(error, mean_of(same, trained, "kl") / mean_of(same, trained, "kl", "uniform"))
 
@@ -133,49 +136,58 @@ def primitives(records: list[RunRecord]) -> dict[str, list[list[str]]]:
 
 
 def conclusions(records: list[RunRecord]) -> dict[str, list[str]]:
-    """By preset, supervision and device, where a primitive was measured whole: a sentence for each, who holds it."""
+    """By preset, supervision and device, where there are several tasks: a sentence for each primitive, who holds it.
+
+    Where none was run on all tasks of a primitive, it is of those that were run, and says so.
+    """
     found: dict[str, list[str]] = {}
     for track, archs in primitive_shares(records).items():
+        run = {task for of_arch in archs.values() for shares in of_arch.values() for task in shares}
         for primitive, meaning in PRIMITIVES.items():
-            words = {arch: strength(primitive, of_arch.get(primitive, {})) for arch, of_arch in archs.items()}
+            asked = [task for task in primitive_tasks(primitive) if task in run]
+            if len(run) < 2 or not asked:
+                continue
             said: dict[str, list[str]] = defaultdict(list)
-            for arch, word in words.items():
-                said[word].append(plain(arch) + "~" * shaky(primitive, archs[arch].get(primitive, {})))
+            for arch, of_arch in archs.items():
+                shares = of_arch.get(primitive, {})
+                said[strength(asked, shares)].append(plain(arch) + "~" * shaky(asked, shares))
             told = [
                 f"{how} {', '.join(said[word])}"
                 for word, how in (("held", "held by"), ("partly", "partly by"), ("no", "not by"))
                 if word in said
             ]
             if "held" in said or "partly" in said:
-                tasks = ", ".join(map(plain, primitive_tasks(primitive)))
+                left = [plain(task) for task in primitive_tasks(primitive) if task not in run]
+                tasks = ", ".join(map(plain, asked)) + f" alone; {', '.join(left)} was not run" * bool(left)
                 found.setdefault(track, []).append(f"- **{primitive}** ({meaning}: {tasks}): {'; '.join(told)}.")
     return found
 
 
-def strength(primitive: str, shares: Shares) -> str:
+def strength(tasks: list[str], shares: Shares) -> str:
     """A primitive is as strong as its weakest task; of one that was not measured whole no more can be said than no."""
-    return _word(primitive, {task: share.value for task, share in shares.items()})
+    return _word(tasks, {task: share.value for task, share in shares.items()})
 
 
-def shaky(primitive: str, shares: Shares) -> bool:
+def shaky(tasks: list[str], shares: Shares) -> bool:
     """Whether the best and the worst of its seeds would say something else, or there is but one."""
     best, worst = ({task: end(share.seeds) for task, share in shares.items()} for end in (min, max))
     alone = any(len(share.seeds) == 1 for share in shares.values())
-    return alone or _word(primitive, best) != _word(primitive, worst)
+    return alone or _word(tasks, best) != _word(tasks, worst)
 
 
-def _word(primitive: str, shares: dict[str, float]) -> str:
+def _word(tasks: list[str], shares: dict[str, float]) -> str:
     worst = max(shares.values(), default=0.0)
     if worst >= PARTLY:
         return "no"
-    if set(primitive_tasks(primitive)) - set(shares):
+    if set(tasks) - set(shares):
         return "not measured"
     return "held" if worst < HELD else "partly"
 
 
 def _verdict(primitive: str, shares: Shares) -> str:
-    word = strength(primitive, shares)
+    tasks = primitive_tasks(primitive)
+    word = strength(tasks, shares)
     told = [f"{plain(task)} {shares[task].value:.1%}" if task in shares else f"{plain(task)} missing"
-            for task in sorted(primitive_tasks(primitive))]  # fmt: skip
-    mark = "~" * (word != "not measured" and shaky(primitive, shares))
+            for task in sorted(tasks)]  # fmt: skip
+    mark = "~" * (word != "not measured" and shaky(tasks, shares))
     return {"held": "**held**"}.get(word, word) + mark + (f" ({', '.join(told)})" if shares else "")

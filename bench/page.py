@@ -42,6 +42,7 @@ from bench.glance import (
     PRIMITIVES_LEGEND,
     Shares,
     primitive_shares,
+    primitive_tasks,
     shaky,
     strength,
 )
@@ -135,7 +136,8 @@ def site_data(records: Sequence[RunRecord], reported: Sequence[RunRecord], claim
 
 
 def _primitive(name: str, shares: Shares) -> list[Any]:
-    return [strength(name, shares), _short({t: s.value for t, s in shares.items()}), shaky(name, shares)]
+    tasks = primitive_tasks(name)
+    return [strength(tasks, shares), _short({t: s.value for t, s in shares.items()}), shaky(tasks, shares)]
 
 
 def _unmarked(text: str) -> str:

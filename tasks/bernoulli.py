@@ -53,10 +53,9 @@ class Bernoulli:
 
     def draw_p(self, n: int, rng: torch.Generator) -> Tensor:
         """n biases from Beta(a, b): the share of one gamma variable in the sum of two."""
-        a_B, b_B = (torch.full((n,), x, dtype=torch.float64, device=rng.device) for x in (self.a, self.b))  # no copy
-        gamma_B2 = torch._standard_gamma(
-            torch.stack([a_B, b_B], dim=1), generator=rng
-        )  # torch.distributions takes no generator
+        # filled on the device, since a copy from the host would have it wait; torch.distributions takes no generator
+        ab_B2 = torch.stack([torch.full((n,), x, dtype=torch.float64, device=rng.device) for x in (self.a, self.b)], 1)
+        gamma_B2 = torch._standard_gamma(ab_B2, generator=rng)
         return gamma_B2[:, 0] / gamma_B2.sum(1)
 
     def write(self, bits_BN: Tensor) -> Tensor:
