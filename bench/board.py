@@ -26,7 +26,7 @@ from bench.glance import (
     primitives,
 )
 from bench.records import RunRecord, parse_config
-from bench.rows import group, mean_of, number, plain, ranked, ranks, references_of, row_name, same_settings
+from bench.rows import beyond, group, mean_of, number, plain, ranked, ranks, references_of, row_name, same_settings
 from bench.stats import interval, paired_p
 
 TITLE = "# tunnel-bench leaderboard"
@@ -121,8 +121,7 @@ def table(records: list[RunRecord], marked: Set[str] = frozenset()) -> tuple[lis
     """One ranking as header and rows. An architecture with several settings gets a row for each."""
     own = [record for record in records if record.id not in marked] or records  # whose references are shown
     trained = str(records[0].config["horizon"])
-    horizons = sorted({k for r in records for k in r.references if r.references[k]}, key=int)
-    longer = [k for k in horizons if int(k) > int(trained)]
+    longer = beyond(records)
     references = own[0].references[trained]
     memories = any(name.startswith("window") for name in references)
     header = ["#", "architecture", f"MAE K={trained}", "KL", "curve"]

@@ -27,7 +27,7 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from bench.presets import NEWER_BLOCK
-from bench.records import RunRecord
+from bench.records import REPORT, RunRecord
 from bench.rows import mean_of, plain, preset_values, references_of, same_settings, setting, untouched
 from bench.stats import interval, mean_interval
 
@@ -310,7 +310,7 @@ def read_reports(folders: Sequence[Path], records: Sequence[RunRecord]) -> dict[
     """The reports that lie beside records, by run, from the first folder that has one that can be read."""
     found: dict[str, dict[str, Any]] = {}
     for folder, record in product(folders, records):
-        path = folder / record.config["task"] / record.config["arch"] / record.id / "report.json"
+        path = folder / record.config["task"] / record.config["arch"] / record.id / REPORT
         try:
             report = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -28,7 +28,7 @@ from bench.checkpoint import PACE, Keeper, Pace
 from bench.config import RunConfig
 from bench.device import cores, describe
 from bench.lock import lock
-from bench.log import Log, read_events
+from bench.log import Log, events_path, read_events
 from bench.progress import View
 from bench.records import SCHEMA, BadRecord, CannotWrite, RunRecord, read, write
 from bench.run import run_one
@@ -113,7 +113,7 @@ def _perform_locked(
 ) -> Outcome:
     keeper = Keeper(config, folder, say, plan.pace, plan.snapshots)
     path = folder / f"{config.id()}.json"
-    if plan.fresh and not started_over(path.with_suffix(".events.jsonl"), plan):
+    if plan.fresh and not started_over(events_path(config, plan.out), plan):
         start_over(config, path)
     try:
         record = read(path)

@@ -19,7 +19,7 @@ import torch
 from bench import stop
 from bench.config import RunConfig
 from bench.engine import POLL_SECONDS, Outcome, Plan, last_word, perform, started_over
-from bench.log import read_events
+from bench.log import events_path
 from bench.progress import View
 from bench.records import RunRecord
 from bench.registry import BadInput
@@ -45,7 +45,7 @@ def run_on_ray(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, Ru
         while (waiting and stop.asked() is None) or running:
             while waiting and len(running) < plan.jobs and stop.asked() is None:
                 config = waiting.pop()
-                seen.setdefault(config.id(), 0 if plan.fresh else _size(_events(config, plan.out)))
+                seen.setdefault(config.id(), 0 if plan.fresh else _size(events_path(config, plan.out)))
                 running[task.remote(config, plan)] = config
             if stop.asked() is not None and not told:
                 told = True
@@ -127,20 +127,16 @@ def _nobody(_: object) -> None:
     """Listens to nothing: the event log has it."""
 
 
-def _events(config: RunConfig, out: Path) -> Path:
-    return out / config.task / config.arch / f"{config.id()}.events.jsonl"
-
-
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
 def _show(config: RunConfig, plan: Plan, view: View, place: int) -> int:
     """Tell the view what the run's log has to say since the last look."""
-    path = _events(config, plan.out)
+    path = events_path(config, plan.out)
     if plan.fresh and place == 0 and not started_over(path, plan):
         return 0  # the log of the run that is to be forgotten
-    for event, following in read_events(path, place):
+    for event, following in readevents_path(path, place):
         place = following
         if event.get("event") == "started":
             view.started(config)

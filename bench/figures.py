@@ -21,9 +21,8 @@ from matplotlib.lines import Line2D
 from bench.glance import HELD, share_of_nothing
 from bench.page import palette
 from bench.records import RunRecord
-from bench.rows import Group, group, one_row_each
+from bench.rows import Group, group, longest, one_row_each
 from bench.stats import interval
-from bench.terminal import longest
 
 HUES = ("#0072b2", "#d55e00", "#008a64", "#aa4499", "#a97400", "#3a93c4")  # as on the page
 SHAPES = ("o", "s", "^", "D", "v")

@@ -18,10 +18,14 @@ from bench.registry import BadInput
 from bench.train import Progress, schedule
 
 
+def events_path(config: RunConfig, out: Path) -> Path:
+    return out / config.task / config.arch / f"{config.id()}.events.jsonl"
+
+
 class Log:
     def __init__(self, config: RunConfig, out: Path, tensorboard: bool = False) -> None:
         self.config = config
-        self.path = out / config.task / config.arch / f"{config.id()}.events.jsonl"
+        self.path = events_path(config, out)
         self.board = open_board(out / "tensorboard" / config.task / config.arch / config.id()) if tensorboard else None
 
     def add(self, event: str, **facts: Any) -> None:

@@ -47,9 +47,9 @@ from bench.glance import (
     strength,
 )
 from bench.presets import PRESETS
-from bench.records import SELF_REPORTED, RunRecord, prepare_folder, write_whole
+from bench.records import REPORT, SELF_REPORTED, RunRecord, prepare_folder, write_whole
 from bench.registry import BadInput
-from bench.rows import group, mean_of, printable, ranked, ranks, references_of, row_name, untouched
+from bench.rows import beyond, group, longest, mean_of, printable, ranked, ranks, references_of, row_name, untouched
 from bench.stats import interval, paired_p
 from models.base import ARCHS
 
@@ -166,9 +166,9 @@ def _ranking(members: Sequence[RunRecord], marked: frozenset[str]) -> dict[str, 
     if not good:
         return {"trained": members[0].config["horizon"], "longer": [], "refs": [], "k": [], "exams": {}, "rows": []}
     trained = str(good[0].config["horizon"])
-    longer = sorted({k for r in good for k in r.references if r.references[k] and int(k) > int(trained)}, key=int)
+    longer = beyond(good)
     own = [record for record in good if record.id not in marked] or good  # whose references are shown
-    reach = max(map(_reach, good), key=int)
+    reach = max((longest([r]) for r in good), key=int)
     stride = math.ceil(int(reach) / POINTS)
     runs = ranked(good, trained, marked)
     rows = []
@@ -176,7 +176,7 @@ def _ranking(members: Sequence[RunRecord], marked: frozenset[str]) -> dict[str, 
     exams: dict[str, list[float]] = {}
     for place, (rank, (errors, same)) in enumerate(zip(ranks(runs, trained), runs, strict=True)):
         scores = _scores([r.metrics for r in same], trained, longer)
-        mine = min(map(_reach, same), key=int)
+        mine = longest(same)
         exam = f"{mine} {sorted(errors)}"
         exams[exam] = exams.get(exam) or _average(same, mine, "h_bayes", stride)
         rows.append(
@@ -210,11 +210,6 @@ def _ranking(members: Sequence[RunRecord], marked: frozenset[str]) -> dict[str, 
 
 def _of(record: RunRecord, name: str) -> dict[str, Any]:
     return {k: at_k and at_k[name] for k, at_k in record.references.items()}
-
-
-def _reach(record: RunRecord) -> str:
-    """The longest horizon that the run could read."""
-    return max((k for k, curves in record.by_position.items() if curves), key=int)
 
 
 def _average(records: Sequence[RunRecord], k: str, name: str, stride: int) -> list[float]:
@@ -322,7 +317,7 @@ def commands(record: RunRecord, place: Path) -> list[str]:
 
 def read_report(folder: Path, run: str) -> dict[str, Any] | None:
     """What `bench report` left beside the record: whole and as agreed, or the reason why it is not shown."""
-    path = folder / "report.json"
+    path = folder / REPORT
     if not path.is_file():
         return None
     try:

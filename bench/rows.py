@@ -159,6 +159,18 @@ def one_row_each(records: list[RunRecord]) -> dict[str, tuple[dict[int, float], 
     return found
 
 
+def longest(records: list[RunRecord]) -> str:
+    """The longest horizon that all of these could read."""
+    common = set.intersection(*({k for k, curves in r.by_position.items() if curves} for r in records))
+    return max(common, key=int)
+
+
+def beyond(records: list[RunRecord]) -> list[str]:
+    """The horizons longer than the trained one at which any of these was scored."""
+    trained = records[0].config["horizon"]
+    return sorted({k for r in records for k in r.references if r.references[k] and int(k) > trained}, key=int)
+
+
 def number(value: float) -> str:
     """Four decimals, or two digits of what is smaller; a billionth of a bit is the rounding of float64."""
     if isinf(value):

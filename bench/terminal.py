@@ -18,7 +18,7 @@ from rich.text import Text
 
 from bench.board import failures, table
 from bench.records import RunRecord
-from bench.rows import group, printable, ranked
+from bench.rows import group, longest, printable, ranked
 
 BARS = "▁▂▃▄▅▆▇█"
 FLOOR, CEILING = 1e-3, 1.0  # bits
@@ -71,12 +71,6 @@ def ranking(good: list[RunRecord], marked: Set[str] = frozenset(), drawn: bool =
 def unescaped(cell: str) -> str:
     """Without the marks of Markdown."""
     return cell.replace("*", "").replace("\\", "")
-
-
-def longest(records: list[RunRecord]) -> str:
-    """The longest horizon that all of these could read."""
-    common = set.intersection(*({k for k, curves in r.by_position.items() if curves} for r in records))
-    return max(common, key=int)
 
 
 def sparkline(same: list[RunRecord]) -> str:

@@ -59,9 +59,10 @@ def every_layer_needed(run: Run) -> Measured:
     found = ablation.measure(run)
     factors = {i: found.factor(branches["whole"]) for i, branches in found.layers.items()}
     least = min(factors, key=lambda i: factors[i])
-    return f"least for layer {least}: {factors[least]:.3g}x, most: {max(factors.values()):.3g}x", (
-        factors[least] > ablation.COLLAPSE
-    )
+    scores = (found.intact, found.layers[least]["whole"])
+    intact, damaged = (float(score.entropy_mae[: found.trained].mean()) for score in scores)
+    text = f"least for layer {least}: {factors[least]:.3g}x ({intact:.2g} to {damaged:.2g} bits), "
+    return f"{text}most: {max(factors.values()):.3g}x", factors[least] > ablation.COLLAPSE
 
 
 def frame_head(run: Run) -> Measured:
