@@ -145,8 +145,8 @@ def make_configs(options: argparse.Namespace) -> list[RunConfig]:
     if options.supervision and "supervision" in settings:
         raise BadInput("supervision is given twice: with --supervision and with --set")
     supervision = options.supervision or [settings.get("supervision")]
-    tasks = TASKS.names() if options.task == ["all"] else options.task or preset.tasks
-    archs = ARCHS.names() if options.arch == ["all"] else options.arch or preset.archs
+    tasks = TASKS.names() if "all" in (options.task or ()) else options.task or preset.tasks
+    archs = ARCHS.names() if "all" in (options.arch or ()) else options.arch or preset.archs
     grid = itertools.product(tasks, archs, supervision, range(seeds))
     configs: dict[str, RunConfig] = {}
     for task, arch, track, seed in grid:
@@ -172,6 +172,9 @@ def board_command(options: argparse.Namespace, console: Console) -> int:
             raise BadInput(f"no {path} to check: name the leaderboard with --out")
     if options.html:
         page.prepare(options.html)
+    for path in options.add:
+        if not path.is_file():
+            raise BadInput(f"--add {path}: no such file")
     added, refused = submissions.add(options.add, options.runs[0])
     for path in added:
         console.print(f"added {path}: self-reported until verified", highlight=False, soft_wrap=True)

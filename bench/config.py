@@ -26,7 +26,7 @@ import tasks  # noqa: F401
 from bench import VERSION
 from bench.device import pick_attention
 from bench.presets import PRESETS
-from bench.registry import BadInput, unknown
+from bench.registry import BadInput, told, unknown
 from models.base import ACTIVATIONS, ARCHS, POSITIONS, Geometry, build, count_built
 from models.transformer import reference
 from tasks.base import TASKS, Task
@@ -199,8 +199,10 @@ def check(config: RunConfig) -> None:
     try:
         with torch.device("meta"):
             config.make_model()  # the task's own parameters, and the budget
-    except (TypeError, OverflowError, RuntimeError) as error:  # of a kind or a size that nothing can be built from
-        raise BadInput(f"no {config.arch} on {config.task} can be built from this: {error}") from error
+    except BadInput as error:
+        raise BadInput(f"{config.arch} on {config.task}: {error}") from error
+    except Exception as error:  # of a kind or a size that nothing can be built from, or a mistake in its file
+        raise BadInput(f"no {config.arch} on {config.task} can be built from this: {told(error)}") from error
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
@@ -217,6 +219,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
             raise BadInput(f"{key} is not for --set: use {OPTIONS.get(key, 'the names of its parts')}")
         if key not in known:
             raise unknown("setting", key, known)
+        if key in settings:
+            raise BadInput(f"{key} is given twice with --set")
         settings[key] = _parse(key, text, known[key])
     return settings
 

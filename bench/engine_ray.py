@@ -19,7 +19,7 @@ import torch
 from bench import stop
 from bench.config import RunConfig
 from bench.engine import POLL_SECONDS, Outcome, Plan, last_word, perform, started_over
-from bench.log import events_path
+from bench.log import events_path, read_events
 from bench.progress import View
 from bench.records import RunRecord
 from bench.registry import BadInput
@@ -136,7 +136,7 @@ def _show(config: RunConfig, plan: Plan, view: View, place: int) -> int:
     path = events_path(config, plan.out)
     if plan.fresh and place == 0 and not started_over(path, plan):
         return 0  # the log of the run that is to be forgotten
-    for event, following in readevents_path(path, place):
+    for event, following in read_events(path, place):
         place = following
         if event.get("event") == "started":
             view.started(config)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.config import USUAL, RunConfig
-from bench.registry import BadInput
+from bench.registry import NAME, BadInput
 
 SCHEMA = 1
 REPORT = "report.json"  # of a run, in a folder of its own beside the record
@@ -125,8 +125,8 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
             raise BadRecord(f"config's {name} has the wrong type ({type(data[name]).__name__})")
     if not all(_is_a(k, int) for k in data["horizons"]):
         raise BadRecord("config's horizons are not whole numbers")
-    for name in ("arch", "task"):  # they become folders
-        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", data[name]):
+    for name in ("arch", "task"):
+        if not re.fullmatch(NAME, data[name]):
             raise BadRecord(f"config's {name} {data[name][:60]!r} is not a name")
     try:
         config = RunConfig(**{**data, "horizons": tuple(data["horizons"])})

@@ -21,6 +21,7 @@ from bench.config import RunConfig
 from bench.device import describe
 from bench.floors import reference_scores
 from bench.kernels import Case, require_right
+from bench.laws import Unlawful, require_lawful
 from bench.meter import Meter, count_flops
 from bench.records import SCHEMA, CannotWrite, RunRecord
 from bench.score import Score, make_exam, predict, score
@@ -54,6 +55,8 @@ def run_one(
         if config.attention == "triton" and any(isinstance(module, Attention) for module in model.modules()):
             with meter.phase("compile"):
                 check_kernels(model, task, config)
+        with meter.phase("setup"):
+            require_lawful(model, task, config)
         with meter.phase("train"):
             measured["loss_curve"], data_seconds = fit(model, task, config, report, keeper)
         meter.add("train", keeper.seconds_before)
@@ -61,12 +64,13 @@ def run_one(
             meter.seconds["data"] = data_seconds
         measured["tokens_per_second"] = config.steps * config.batch * length / (meter.seconds["train"] or 1.0)
         with meter.phase("eval"):
+            require_lawful(model, task, config)
             measured |= evaluate(model, task, config)
         weights = pack(model)
         measured["weights"] = f"sha256:{hashlib.sha256(weights).hexdigest()}"
     except (CannotWrite, BrokenPipeError):
         raise  # not the run's failure: it goes on from its checkpoint where it can write, or tell, again
-    except Diverged as cause:
+    except (Diverged, Unlawful) as cause:
         status, error = "failed", str(cause)
     except Exception as cause:
         status, error = "failed", f"{type(cause).__name__}: {cause}"

@@ -27,7 +27,8 @@ from bench.run import evaluate, make_model, run_one, state_bytes, step_flops
 from bench.score import predict, score
 from bench.stats import further
 from bench.train import watched
-from models.base import count_parameters
+from models.base import ARCHS, count_parameters
+from tasks.base import TASKS
 
 ABSOLUTE_BITS, RELATIVE = 1e-4, 1e-3  # off the platform
 FACTOR = 1.5  # between a record and its rerun elsewhere
@@ -67,6 +68,10 @@ def verify(path: Path, rerun: bool) -> Verdict:
     try:
         record = read(path)
         config = parse_config(record.config)
+        for kind, name, known in (("architecture", config.arch, ARCHS), ("task", config.task, TASKS)):
+            if name not in known:
+                verdict.how = f"there is no {kind} '{name}' here"
+                return verdict
         check(config)
         if path.stem != record.id:
             raise BadRecord(f"its name is not its id, {record.id}")

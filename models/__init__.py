@@ -1,7 +1,5 @@
 """Every module in this folder registers its architectures when imported; a new file needs no other line."""
 
-from importlib import import_module
-from pkgutil import iter_modules
+from bench.registry import load
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+load(__name__, __path__)

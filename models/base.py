@@ -75,8 +75,8 @@ def build(arch: str, shape: Shape, params: int, geometry: Geometry) -> nn.Module
     count = count_parameters(model)
     if abs(count - params) > TOLERANCE * params:
         raise BadInput(
-            f"{arch} cannot be built within 1 % of {params:,} parameters (nearest: {count:,}); "
-            "give it a larger budget with --set width=..."
+            f"no size of it is within 1 % of {params:,} parameters (nearest: {count:,}); give it a larger budget with "
+            "--set width=..., or a second size to vary, as models/mlp.py has"
         )
     return model
 
