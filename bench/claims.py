@@ -134,7 +134,8 @@ class Order:
             low, high = interval(ratios) or (ratios[0] / SLACK, ratios[0] * SLACK)
             verdict = "reproduced" if low > 1 else "not reproduced" if high < 1 else UNDECIDED
             told = f"{self.arch} {spread([*ahead.values()])}, {self.behind} {spread([*behind.values()])}"
-            where = f"{scene(row[0])}, {len(ratios)} seed{'s' * (len(ratios) > 1)}, {given(row[0])}"
+            both = max(scene(row[0]), scene(other[0]), key=len)  # attention's positions are told of a transformer alone
+            where = f"{both}, {len(ratios)} seed{'s' * (len(ratios) > 1)}, {given(row[0])}"
             return Claim(self.claim, self.source, self.published, f"{told} ({where})", verdict, "", "order")
         return Claim(self.claim, self.source, self.published, UNTESTED, UNTESTED, "")
 

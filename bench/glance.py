@@ -22,7 +22,7 @@ REFERENCES = ("best constant", "uniform")
 
 GLANCE_LEGEND = (
     "MAE (mean of |H_model - H_Bayes|) at the training horizon in bits, and the number of seeds; rows in the order of "
-    "their mean share of the best constant's error. The smallest of a task is bold; which differences are more than "
+    "their mean share of the best constant's error, those that were run on most tasks first. The smallest of a task is bold; which differences are more than "
     "chance, the ranks below say. Where an architecture has no row with the preset's own settings, its best one stands "
     "there with a dagger (†), its steps and its batch: it does not compare. *Italics* read nothing. Linear recurrences "
     "(mamba2, gated-deltanet, linear-attention, hybrid) have a short convolution; what gives attention the like, "
@@ -88,7 +88,8 @@ def _matrix(
         mine = [cells.get(arch) for cells in tasks.values()]
         return [cell.told(least) if cell else "missing" for cell, least in zip(mine, best, strict=True)]
 
-    rows = [[arch, *row(arch)] for arch in sorted(archs, key=lambda arch: mean(archs[arch]))]
+    order = sorted(archs, key=lambda arch: (-len(archs[arch]), mean(archs[arch])))
+    rows = [[arch, *row(arch)] for arch in order]
     rows += [[f"*{name}*", *(number(floors[task][name]) for task in tasks)] for name in REFERENCES]
     return ["architecture", *tasks], rows
 
