@@ -219,8 +219,6 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
             raise BadInput(f"{key} is not for --set: use {OPTIONS.get(key, 'the names of its parts')}")
         if key not in known:
             raise unknown("setting", key, known)
-        if key in settings:
-            raise BadInput(f"{key} is given twice with --set")
         settings[key] = _parse(key, text, known[key])
     return settings
 

@@ -113,17 +113,11 @@ def bench_run(capsys, tmp_path, monkeypatch):
     return call
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--set", "steps=3", "steps=4"], "steps is given twice with --set"),
-        (["--arch", "all", "nobody", "--preset", "smoke", "--set", "steps=0"], "steps must be at least 1"),
-    ],
-)
-def test_more_that_is_said_in_one_line(bench_run, words, told):
-    code, err = bench_run(*words)
-    assert code == 2
-    assert told in err
+def test_all_among_others_is_all(bench_run, monkeypatch):
+    seen = []
+    monkeypatch.setattr("bench.engine.run_all", lambda configs, *_: seen.extend(c.arch for c in configs) or [])
+    assert bench_run("--arch", "mlp", "all", "--task", "hmm", "--preset", "smoke") == (0, "")
+    assert seen == ARCHS.names()
 
 
 def test_python_m_bench_is_bench():
