@@ -303,3 +303,9 @@ def test_published_reports_were_judged_by_the_rules_of_today():
         tables = [t for section in report["sections"] for t in section["tables"] if t["name"] == "claims"]
         for claim, _, rule, _, verdict in (row for found in tables for row in found["rows"]):
             assert verdict not in ("holds", "does not hold") or rule == rules[claim], (report["run"], claim)
+
+
+def test_the_page_knows_every_verdict():
+    script = (Path(ledger.__file__).parent / "assets/index.js").read_text()
+    known = next(line for line in script.splitlines() if line.startswith("const VERDICTS"))
+    assert all(f"{verdict}:" in known.replace('"', "") for verdict in ledger.VERDICTS)

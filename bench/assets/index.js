@@ -201,7 +201,7 @@ function primitives(set) {
             Object.entries(shares).map(([task, share]) => el("small", {}, `${task} ${share < 0.001 ? "<0.1" : (100 * share).toFixed(1)} %`))))))))))) : nothing()];
 }
 
-const VERDICTS = { exceeded: "▲", reproduced: "●", "not reproduced": "○", "not tested here": "–" };
+const VERDICTS = { exceeded: "▲", reproduced: "●", "not reproduced": "○", undecided: "◐", "not tested here": "–" };
 function claims() {
   const count = (verdict) => DATA.claims.filter((claim) => claim.verdict === verdict).length;
   const badge = (verdict, text) => el("b", { class: `verdict ${verdict.replace(/[^a-z]+/g, "-")}` }, `${VERDICTS[verdict] ?? ""} ${text}`);
