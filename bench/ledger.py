@@ -133,6 +133,7 @@ PUBLISHED: tuple[Row | Order | Told | Mechanism, ...] = (
             (FIRST, "near zero", "Eliminated hypotheses receive next to no attention"),
             (GEOMETRY, "PC1 84-90 %", "Late values lie on a low-dimensional manifold"),
             (FIRST, "along PC1", "That manifold is parameterised by posterior entropy"),
+            (FIRST, "in words", "The residual stream holds the belief"),
             (FIRST, "attention first", "Attention settles before values do"),
         )
         for task in ("bijection", "hmm")

@@ -269,7 +269,7 @@ def test_a_belief_written_into_the_stream_is_read_and_noise_is_not(made):
 
     def belief(x_BTD):
         written = torch.zeros_like(x_BTD)
-        written[:, exam.batch.queries, :5] = exam.posterior.float()
+        written[:, exam.batch.queries, :5] = exam.posterior.log().float()  # as a head reads it, before its softmax
         written[:, exam.batch.queries, 5] = h.float()
         written[..., 6], written[..., 7] = 300.0, -300.0  # so long a vector that its norm hardly varies
         return written
@@ -279,7 +279,7 @@ def test_a_belief_written_into_the_stream_is_read_and_noise_is_not(made):
 
     with edit(run.model, {"blocks.0.resid": belief, "blocks.1.resid": noise}):
         floor, first, second, _ = beliefs.measure(run)
-    assert first.posterior == pytest.approx(1.0, abs=1e-3)
+    assert first.posterior == pytest.approx(1.0, abs=1e-2)
     assert first.entropy == pytest.approx(1.0, abs=1e-3)
     assert max(second.posterior, second.entropy, floor.posterior, floor.entropy) < 0.05
 

@@ -1,13 +1,15 @@
 """Does the residual stream hold the belief, and from which layer on?
 
-A linear probe (least squares with an intercept) reads the exact posterior, all classes at once, and its entropy from
-the residual stream after each layer, at the scored positions: normalised, as the next layer and the head read it. It is
-fitted on one half of the sequences and judged on the other: R2 = 1 - residual / total variance. The floor reads the
-position and the token there, nothing else.
+Probes read the exact posterior and its entropy from the residual stream after each layer, at the scored positions:
+normalised, as the next layer and the head read it. That of the posterior is a linear map and a softmax, as the head is
+(a map without softmax would miss a belief that is kept as logarithms, even where the head reads it without error); that
+of the entropy is a linear map. They are fitted on one half of the sequences and judged on the other: R2 is one less the
+share of the variance that is missed. The floor reads the position and the token there, nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ from torch.nn.functional import layer_norm, one_hot
 from bench.diagnostics.anatomy import layers, look
 from bench.diagnostics.base import GREY, MODEL, OTHER, NotAvailable, Picture, Run, Section, Table, canvas, section
 from bench.diagnostics.manifold import LEAST, flat
-from bench.diagnostics.probes import held_out_r2
+from bench.diagnostics.probes import held_out_r2, held_out_softmax_r2
 
 
 class Probe(NamedTuple):
@@ -43,10 +45,12 @@ def measure(run: Run) -> list[Probe]:
         x = layer_norm(x, x.shape[-1:]) if x.shape[-1] > 2 else x  # of two numbers a norm would keep one bit
         sources[f"layer {layer.index}"] = flat(x, batch.queries)
 
-    def r2(x: np.ndarray, y: np.ndarray) -> float | None:
-        return held_out_r2(x, y) if np.ptp(y, axis=(0, 1)).max() > LEAST else None
+    def r2(probe: Callable[[np.ndarray, np.ndarray], float], x: np.ndarray, y: np.ndarray) -> float | None:
+        return probe(x, y) if np.ptp(y, axis=(0, 1)).max() > LEAST else None
 
-    return [Probe(name, r2(x, posterior), r2(x, h_BQ)) for name, x in sources.items()]
+    return [
+        Probe(name, r2(held_out_softmax_r2, x, posterior), r2(held_out_r2, x, h_BQ)) for name, x in sources.items()
+    ]
 
 
 @section("Does the residual stream hold the belief?", taps="*resid")
@@ -60,13 +64,13 @@ def beliefs(run: Run) -> Section:
         axis.plot(names, heights, "o-", color=colour, label=label)
         axis.axhline(max(0.0, getattr(floor, of) or 0.0), color=colour, linestyle=":", linewidth=1)
     axis.axhline(1, color=GREY, linewidth=0.6)
-    axis.set(xlabel="residual stream after layer", ylabel="held-out R²", ylim=(0, 1.05), title="Linear belief probes")
+    axis.set(xlabel="residual stream after layer", ylabel="held-out R²", ylim=(0, 1.05), title="Belief probes")
     axis.legend(title="dotted: floor", loc="upper left", bbox_to_anchor=(1, 1))
     rows = [[probe.source, probe.posterior, probe.entropy] for probe in found]
     text = (
-        "How much of the exact posterior, and of its entropy, a linear map recovers from the normalised residual "
-        "stream at the scored positions; fitted on half of the sequences, judged on the other half. The floor knows "
-        "only the position and the token that stands there. A negative R² is drawn as 0."
+        "How much of the exact posterior a linear map and a softmax recover from the normalised residual stream at the "
+        "scored positions, and how much of its entropy a linear map; fitted on half of the sequences, judged on the "
+        "other half. The floor knows only the position and the token that stands there. A negative R² is drawn as 0."
     )
     return Section(text, [Table("beliefs", ["read from", "R² of the posterior", "R² of its entropy"], rows)],
-                   [Picture("beliefs", figure, "Share of variance that a linear map recovers, by layer.")])  # fmt: skip
+                   [Picture("beliefs", figure, "Share of variance that the probes recover, by layer.")])  # fmt: skip

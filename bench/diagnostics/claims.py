@@ -138,8 +138,11 @@ def belief_in_residual(run: Run) -> Measured:
     found = [probe for probe in beliefs.measure(run)[1:] if probe.posterior is not None]
     if not found:
         raise NotAvailable("the posterior does not vary")
-    best = max(found, key=lambda probe: probe.posterior or 0.0)
-    return f"R2 {best.posterior:.2f} after {best.source}, {found[-1].posterior:.2f} after the last", (
+    *before, last = found
+    if not before:
+        raise NotAvailable("it has one layer alone, and after that the head reads the belief anyway")
+    best = max(before, key=lambda probe: probe.posterior or 0.0)
+    return f"R2 {best.posterior:.2f} after {best.source}, {last.posterior:.2f} after the last", (
         (best.posterior or 0.0) >= DECODED
     )
 
@@ -197,7 +200,8 @@ CLAIMS = (
     Claim("That manifold is parameterised by posterior entropy", "stage 3",
           f"|Spearman| of that PC1 with entropy at least {ALONG:g}", entropy_along),
     Claim("The residual stream holds the belief", "abstract",
-          f"held-out R2 of a linear probe for the posterior at least {DECODED:g} after some layer", belief_in_residual),
+          f"held-out R2 of a softmax probe for the posterior at least {DECODED:g} after some layer before the last",
+          belief_in_residual),
     Claim("Attention settles before values do", "frame-precision dissociation",
           f"within {dynamics.SETTLED:.0%} of its end {dynamics.EARLIER:g} times earlier than values", dissociation),
     Claim("Without attention in the top two layers it fits K = 20 and collapses at K = 50",

@@ -18,6 +18,7 @@ from bench.diagnostics.predictive import coins, p_one
 from models.taps import record, tap_names
 from tasks.bernoulli import draw_bits
 
+RIDGE = 1e-5  # on the weights of a softmax, whose inputs have unit variance
 SEQUENCES, BITS = 256, 256
 TARGETS = ("H", "N", "H/N")
 
@@ -33,6 +34,28 @@ def held_out_r2(x_BTD: np.ndarray, y: np.ndarray) -> float:
     )
     weights = np.linalg.lstsq(train, fitted, rcond=None)[0]
     return float(1 - ((test @ weights - asked) ** 2).mean() / asked.var(0).mean())
+
+
+def held_out_softmax_r2(x_BTD: np.ndarray, p_BTC: np.ndarray) -> float:
+    """The same for a distribution, read as a model's head would: a linear map, then a softmax, fitted by likelihood."""
+    half = len(x_BTD) // 2
+    x, p = torch.from_numpy(x_BTD).float(), torch.from_numpy(p_BTC).float()
+    x = (x - x[:half].mean((0, 1))) / x[:half].std((0, 1)).clamp(min=1e-6)
+    weight = torch.zeros(x.shape[2], p.shape[2], requires_grad=True)
+    bias = torch.zeros(p.shape[2], requires_grad=True)
+    search = torch.optim.LBFGS([weight, bias], max_iter=200, history_size=20, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        search.zero_grad()
+        likelihood = (p[:half] * torch.log_softmax(x[:half] @ weight + bias, -1)).sum(-1).mean()
+        cost = RIDGE * weight.square().sum() - likelihood
+        cost.backward()
+        return cost
+
+    search.step(loss)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        missed = (torch.softmax(x[half:] @ weight + bias, -1) - p[half:]).square().mean()
+    return float(1 - missed / p[half:].flatten(0, 1).var(0).mean())
 
 
 @section("Where are the counts kept?", tasks=("bernoulli",), taps="*resid")
