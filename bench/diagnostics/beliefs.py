@@ -48,9 +48,7 @@ def measure(run: Run) -> list[Probe]:
     def r2(probe: Callable[[np.ndarray, np.ndarray], float], x: np.ndarray, y: np.ndarray) -> float | None:
         return probe(x, y) if np.ptp(y, axis=(0, 1)).max() > LEAST else None
 
-    return [
-        Probe(name, r2(held_out_softmax_r2, x, posterior), r2(held_out_r2, x, h_BQ)) for name, x in sources.items()
-    ]
+    return [Probe(name, r2(held_out_softmax_r2, x, posterior), r2(held_out_r2, x, h_BQ)) for name, x in sources.items()]
 
 
 @section("Does the residual stream hold the belief?", taps="*resid")
