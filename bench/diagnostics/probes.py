@@ -52,7 +52,7 @@ def held_out_softmax_r2(x_BTD: np.ndarray, p_BTC: np.ndarray) -> float:
         cost.backward()
         return cost
 
-    search.step(loss)  # type: ignore[no-untyped-call]
+    search.step(loss)
     with torch.no_grad():
         missed = (torch.softmax(x[half:] @ weight + bias, -1) - p[half:]).square().mean()
     return float(1 - missed / p[half:].flatten(0, 1).var(0).mean())
