@@ -127,13 +127,15 @@ class Order:
 
     def judge(self, evidence: Evidence) -> Claim:
         for row, other in product(evidence.rows(self.task, self.arch), evidence.rows(self.task, self.behind)):
-            ahead, behind = ({r.config["seed"]: _error(r) for r in rows} for rows in (row, other))
-            ratios = [behind[seed] / ahead[seed] for seed in ahead.keys() & behind.keys()]
+            of, to = ({r.config["seed"]: _error(r) for r in rows} for rows in (row, other))
+            seeds = sorted(of.keys() & to.keys())
+            ahead, behind = [of[seed] for seed in seeds], [to[seed] for seed in seeds]
+            ratios = [b / a for a, b in zip(ahead, behind, strict=True)]
             if not ratios or setting(row[0].config) != setting(other[0].config):
                 continue
             low, high = interval(ratios) or (ratios[0] / SLACK, ratios[0] * SLACK)
             verdict = "reproduced" if low > 1 else "not reproduced" if high < 1 else UNDECIDED
-            told = f"{self.arch} {spread([*ahead.values()])}, {self.behind} {spread([*behind.values()])}"
+            told = f"{self.arch} {spread(ahead)}, {self.behind} {spread(behind)}"
             both = max(scene(row[0]), scene(other[0]), key=len)  # attention's positions are told of a transformer alone
             where = f"{both}, {len(ratios)} seed{'s' * (len(ratios) > 1)}, {given(row[0])}"
             return Claim(self.claim, self.source, self.published, f"{told} ({where})", verdict, "", "order")

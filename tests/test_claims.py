@@ -72,6 +72,7 @@ def test_an_order_takes_two_rows_of_one_setting_seed_by_seed(record):
     assert judged([0.1], [0.14]).verdict == UNDECIDED  # one seed alone has to be ahead by the slack
     assert judged([0.1], [0.2]).verdict == "reproduced"
     assert judged([0.1], [0.2]).measured == "lstm 0.1, transformer 0.2 (preset quick, 1 seed, 700 steps of 16)"
+    assert judged([0.1], [0.2, 9.0]).measured == judged([0.1], [0.2]).measured  # seeds that both have
     assert judged([0.1], [0.2], width=48).verdict == UNTESTED
     assert judged([], [0.2]).verdict == UNTESTED
 
