@@ -279,7 +279,7 @@ def test_a_belief_written_into_the_stream_is_read_and_noise_is_not(made):
 
     with edit(run.model, {"blocks.0.resid": belief, "blocks.1.resid": noise}):
         floor, first, second, _ = beliefs.measure(run)
-    assert first.posterior == pytest.approx(1.0, abs=1e-2)
+    assert first.posterior == pytest.approx(1.0, abs=1e-3)
     assert first.entropy == pytest.approx(1.0, abs=1e-3)
     assert max(second.posterior, second.entropy, floor.posterior, floor.entropy) < 0.05
 
