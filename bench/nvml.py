@@ -73,14 +73,14 @@ class Gpu:
         processes = self._ask_device("nvmlDeviceGetComputeRunningProcesses")
         if processes is not None:
             mine = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
-            if mine:
-                self.others = max(self.others or 0, len(processes) - len(mine))
             if not mine:
                 self._note("this process is not in the driver's list: a container numbers its processes anew")
-            elif mine[0] is None:
-                self._note("the driver does not tell a process's memory")
             else:
-                self.process_bytes = max(self.process_bytes or 0, mine[0])
+                self.others = max(self.others or 0, len(processes) - len(mine))
+                if mine[0] is None:
+                    self._note("the driver does not tell a process's memory")
+                else:
+                    self.process_bytes = max(self.process_bytes or 0, mine[0])
         self.clocks = {
             "sm": self._ask_device("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
             "memory": self._ask_device("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),

@@ -279,3 +279,11 @@ def test_a_search_that_is_not_ours_is_refused(made, tuning, reason):
 def test_the_records_of_others_are_no_records_of_ours(board, sent, tmp_path):
     board(good=sent)
     assert len(read_all(tmp_path / "runs")[0]) == 1
+
+
+def test_a_file_that_is_not_there_is_a_mistake_in_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    assert main(["board", "--runs", "runs", "--add", "nothere.json"]) == 2
+    assert "bench: --add nothere.json: no such file" in capsys.readouterr().err
+    assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]

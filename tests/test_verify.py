@@ -11,6 +11,7 @@ from bench.cli import main
 from bench.config import compose
 from bench.records import read, write
 from bench.run import run_one
+from models.base import ARCHS
 
 FEW = {"steps": 4, "horizons": (10, 20), "sequences": 16}
 
@@ -221,3 +222,12 @@ def test_a_sample_is_the_same_every_time(runs, tmp_path):
     paths = verify.find([tmp_path])
     assert verify.sample(paths, 1) == verify.sample(list(reversed(paths)), 1)
     assert verify.sample(paths, 5) == paths
+
+
+def test_a_record_of_an_architecture_that_is_not_here_is_not_verified(runs, capsys, monkeypatch):
+    """Its file may be somebody's own, or gone: that damages no record."""
+    monkeypatch.delitem(ARCHS._entries, "mlp-pointwise")
+    code, out = call(capsys, runs[0])
+    assert code == 1
+    assert "there is no architecture 'mlp-pointwise' here" in out
+    assert "0 hold, 0 do not, 1 not verified" in out
