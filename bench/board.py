@@ -26,7 +26,19 @@ from bench.glance import (
     primitives,
 )
 from bench.records import RunRecord, parse_config
-from bench.rows import beyond, group, mean_of, number, plain, ranked, ranks, references_of, row_name, same_settings
+from bench.rows import (
+    beyond,
+    first_looks,
+    group,
+    mean_of,
+    number,
+    plain,
+    ranked,
+    ranks,
+    references_of,
+    row_name,
+    same_settings,
+)
 from bench.stats import interval, paired_p
 
 TITLE = "# tunnel-bench leaderboard"
@@ -200,8 +212,7 @@ def time_to_accuracy(records: list[RunRecord], marked: Set[str] = frozenset()) -
 
 
 def _reached(records: list[RunRecord], goal: float) -> str:
-    firsts = [next((p for p in record.loss_curve if p["entropy_mae"] <= goal), None) for record in records]
-    reached = [first for first in firsts if first is not None]
+    reached = first_looks(records, goal)
     if len(reached) < len(records):
         return f"{len(reached)} of {len(records)} seeds" if reached else "not reached"
     steps = mean(first["step"] for first in reached)

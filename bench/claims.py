@@ -4,9 +4,9 @@ A claim names the row of a table that speaks to it: task, architecture, horizon,
 was trained on, the exact posterior or one draw from it. It is held against the largest preset at which that row was run
 (paper, small, quick; most sequences read, then the preset's own settings, then most seeds), by its mean over seeds.
 Where the published model learned from draws and none of ours did, ours cannot show a success; a failure it can refute.
-Claims that one architecture is ahead of another take the largest setting at which both were run, seed by seed. Claims
-about how a model works, and those of the Bernoulli report, are read from the runs' reports: of the largest run that has
-one, the lowest seed first.
+Claims that one architecture is ahead of another take the largest setting at which both were run, seed by seed; what an
+error cost is held against the row of ours that came there for the fewest FLOPs. Claims about how a model works, and
+those of the Bernoulli report, are read from the runs' reports: of the largest run that has one, the lowest seed first.
 
 exceeded         a success was claimed and ours is better by more than the slack
 reproduced       ours is within the slack of what was claimed
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from bench.presets import NEWER_BLOCK
 from bench.records import REPORT, RunRecord
-from bench.rows import mean_of, plain, preset_values, references_of, same_settings, setting, untouched
+from bench.rows import first_looks, mean_of, plain, preset_values, references_of, same_settings, setting, untouched
 from bench.stats import interval, mean_interval
 
 SLACK = 1.5  # a factor: another seed, recipe or machine moves an error by as much
@@ -140,6 +140,44 @@ class Order:
             where = f"{both}, {len(ratios)} seed{'s' * (len(ratios) > 1)}, {given(row[0])}"
             return Claim(self.claim, self.source, self.published, f"{told} ({where})", verdict, "", "order")
         return Claim(self.claim, self.source, self.published, UNTESTED, UNTESTED, "")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a published error took, held against the row of ours that came there, and stayed, for the fewest FLOPs."""
+
+    claim: str
+    source: str
+    published: str
+    steps: int
+    error: float
+    task: str
+    arch: str
+    supervision: str = "posterior"  # of the published model
+
+    def judge(self, evidence: Evidence) -> Claim:
+        told = {s: self.told(evidence.rows(self.task, self.arch, s)) for s in (self.supervision, "posterior")}
+        steps, measured = told[self.supervision]
+        if self.supervision != "posterior":
+            measured += f"; on the exact posterior {told['posterior'][1]}"
+        verdict = UNTESTED if steps is None else weigh(steps, self.steps, False)
+        why = "Seconds are of one core of a CPU that other work shared; no GPU was at hand"
+        return Claim(self.claim, self.source, self.published, measured, verdict, why if " s (" in measured else "")
+
+    def told(self, rows: Sequence[list[RunRecord]]) -> tuple[float | None, str]:
+        """After how many steps, and in words: every seed has been seen there, and is there at its end."""
+        there = []
+        for row in rows:
+            looks, flops = first_looks(row, self.error), row[0].train_flops
+            if len(looks) == len(row) and flops and all(_error(record) <= self.error for record in row):
+                steps, clock = (mean(look[of] for look in looks) for of in ("step", "seconds"))
+                there.append((flops * steps / row[0].config["steps"], steps, clock, row))
+        if not there:
+            most = max((row[0] for row in rows), key=lambda r: r.config["steps"] * r.config["batch"], default=None)
+            return None, f"not reached in {given(most)} ({scene(most)})" if most else UNTESTED
+        flops, steps, clock, row = min(there, key=lambda one: one[0])
+        where = f"{scene(row[0])}, {len(row)} seed{'s' * (len(row) > 1)}"
+        return steps, f"{steps:,.0f} steps of {row[0].config['batch']}, {flops:.2g} FLOPs, {clock:.0f} s ({where})"
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Any
 from tabulate import tabulate
 
 from bench.board import GENERATED
-from bench.claims import SLACK, UNDECIDED, UNTESTED, Claim, Contrast, Evidence, Mechanism, Order, Row, Told
+from bench.claims import SLACK, UNDECIDED, UNTESTED, Claim, Contrast, Cost, Evidence, Mechanism, Order, Row, Told
 from bench.records import RunRecord
 
 VERDICTS = ("exceeded", "reproduced", "not reproduced", UNDECIDED, UNTESTED)
 FIRST, README, LATER = "arXiv:2512.22471v1", "the authors' README", "arXiv:2512.22471v3 and after"
-REPOSITORY = "the authors' repository"
+REPOSITORY, GUIDE = "the authors' repository", "the authors' REPRODUCE.md and README"
 GEOMETRY, FLIPS = "the authors' later paper", "Bernoulli Transformer LPE Report"
 
 TITLE = "# Published claims, and what we measured"
@@ -88,7 +88,7 @@ COINS = ("bernoulli", "transformer", "bernoulli-report")
 
 CLUSTERS = "A recurrent model's last layer forms one cluster for each hidden state"
 
-PUBLISHED: tuple[Row | Order | Told | Mechanism, ...] = (
+PUBLISHED: tuple[Row | Order | Cost | Told | Mechanism, ...] = (
     Row("transformer on bijection, K = 20", FIRST, 0.003, "bijection", "transformer", supervision=DRAWS,
         short=SMALLER),
     Row("transformer on bijection, K = 20", README, 0.007, "bijection", "transformer", supervision=DRAWS,
@@ -107,10 +107,15 @@ PUBLISHED: tuple[Row | Order | Told | Mechanism, ...] = (
     Row("Mamba on hmm, absolute value first", LATER, 0.024, "hmm", "mamba2"),
     Order("Mamba is ahead of the transformer on hmm", LATER, "0.024, 0.049", "hmm", "mamba2", "transformer"),
     Row("LSTM fails on hmm", LATER, 0.411, "hmm", "lstm", failure=True, why=CONTEXT_FREE),
+    Row("an MLP fails on hmm", FIRST, 0.409, "hmm", "mlp", failure=True, why=CONTEXT_FREE),
     Row("an MLP fails on hmm", LATER, 0.40, "hmm", "mlp", failure=True, why=CONTEXT_FREE),
     Row("attention off in the top two layers fits hmm at K = 20, curve", FIRST, 1.57e-3, *TOP_OFF, short=SMALLER),
     Row("and collapses at K = 50, curve of the new positions", FIRST, 1.79, *TOP_OFF, 50, "post", failure=True,
         why=COLLAPSED + LEARNED, contrast=ABSOLUTE),
+    Cost("what 0.007 bits on bijection cost the transformer", GUIDE, "100,000 steps of 128, some 2 h on a GPU", 100_000,
+         0.007, "bijection", "transformer", DRAWS),
+    Cost("what 0.049 bits on hmm cost the transformer", GUIDE, "150,000 steps; 8 h on an RTX 4090 for all", 150_000,
+         0.049, "hmm", "transformer"),
     Row("transformer recalls, accuracy", LATER, 0.005, "recall", "transformer", "tv", over="uniform", whole=True,
         words="100 %", why=MISSED),
     Row("Mamba recalls, accuracy", LATER, 0.022, "recall", "mamba2", "tv", over="uniform", whole=True,

@@ -7,7 +7,7 @@ row; one whose every setting is its preset's is `untouched`, and others are name
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence, Set
 from math import isinf
 from statistics import mean
@@ -121,11 +121,14 @@ def ranked(
 def ranks(runs: list[tuple[dict[int, float], list[RunRecord]]], trained: str) -> list[str]:
     """Of rows from the best on: a number; † for what does not compare with the rest; - for what has learned nothing.
 
-    Rows with the preset's own settings compare, and where there are none, rows whose settings are the same. One whose
-    KL is not below the uniform predictor's knows no more than that, whatever its entropies.
+    Rows with the preset's own settings compare, and where there are none, those of the settings that most rows share.
+    One whose KL is not below the uniform predictor's knows no more than that, whatever its entropies.
     """
     own = [untouched(same[0].config) for _, same in runs]
-    compares = own if any(own) else [len({setting(same[0].config) for _, same in runs}) == 1] * len(runs)
+    given = [setting(same[0].config) for _, same in runs]
+    first, *rest = Counter(given).most_common(2) or [("", 0)]
+    shared_by_most = None if rest and rest[0][1] == first[1] else first[0]
+    compares = own if any(own) else [each == shared_by_most for each in given]
     informed = [mean_of(same, trained, "kl") < mean_of(same, trained, "kl", "uniform") for _, same in runs]
     counted = [a and b for a, b in zip(compares, informed, strict=True)]
     shared = iter(shared_ranks([[*errors.values()] for (errors, _), ok in zip(runs, counted, strict=True) if ok]))
@@ -157,6 +160,13 @@ def one_row_each(records: list[RunRecord]) -> dict[str, tuple[dict[int, float], 
     for errors, same in sorted(rows, key=lambda row: not untouched(row[1][0].config)):
         found.setdefault(same[0].config["arch"], (errors, same))
     return found
+
+
+def first_looks(records: list[RunRecord], goal: float) -> list[dict[str, Any]]:
+    """When each seed was first seen at an error no larger, on the sequences it was watched on; less than all if some
+    never were."""
+    firsts = [next((look for look in r.loss_curve if look["entropy_mae"] <= goal), None) for r in records]
+    return [look for look in firsts if look is not None]
 
 
 def longest(records: list[RunRecord]) -> str:

@@ -280,7 +280,13 @@ def test_rows_with_settings_of_their_own_have_no_rank_beside_the_presets(records
         "transformer steps=999": "1",
         "mlp steps=999": "2",
     }
-    assert rank(longer, synthetic(first, "mlp", [0.2], steps=9)) == {"transformer steps=999": "†", "mlp steps=9": "†"}
+    shorter = synthetic(first, "mlp", [0.2], steps=9)
+    assert rank(longer, shorter) == {"transformer steps=999": "†", "mlp steps=9": "†"}
+    assert rank(longer, shorter, synthetic(first, "lstm", [0.3], steps=9)) == {  # what most rows share
+        "transformer steps=999": "†",
+        "mlp steps=9": "1",
+        "lstm steps=9": "2",
+    }
 
 
 def test_the_rules_state_the_thresholds_of_the_code():

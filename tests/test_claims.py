@@ -12,6 +12,7 @@ from bench.claims import (
     UNTESTED,
     Claim,
     Contrast,
+    Cost,
     Evidence,
     Mechanism,
     Order,
@@ -175,6 +176,33 @@ def test_of_two_rows_of_one_size_the_presets_own_speaks(record):
         assert CLAIM.judge(Evidence(records, {})).measured.startswith("0.04 ")
 
 
+def test_a_cost_is_that_of_the_row_which_came_there_and_stayed_for_the_fewest_flops(record):
+    claim = Cost("what it took", "a paper", "1,000 steps", 1000, 0.05, "hmm", "transformer")
+
+    def watched(preset, errors, seed=0, flops=7e12, end=0.04, **config):
+        looks = [{"step": 100 * i, "seconds": 2.0 * i, "entropy_mae": e} for i, e in enumerate(errors, start=1)]
+        return replace(as_row(record, preset, end, seed, **config), loss_curve=looks, train_flops=flops)
+
+    row = [watched("quick", [0.3, 0.05, 0.04]), watched("quick", [0.3, 0.1, 0.2, 0.05], seed=1)]
+    judged = claim.judge(Evidence(row, {}))
+    assert judged.verdict == "exceeded"
+    assert judged.measured == "300 steps of 16, 3e+12 FLOPs, 6 s (preset quick, 2 seeds)"
+    assert replace(claim, steps=250).judge(Evidence(row, {})).verdict == "reproduced"
+    half = [watched("small", [0.01]), watched("small", [0.3], seed=1)]  # one of its seeds never was there
+    passed = [watched("small", [0.01], end=0.06)]  # there by chance, and not at its end
+    dearer = [watched("paper", [0.04], flops=7e13)]  # in fewer steps
+    for other in (half, passed, dearer):
+        assert claim.judge(Evidence([*row, *other], {})).measured == judged.measured
+    for other in (half, passed):
+        missed = claim.judge(Evidence(other, {}))
+        assert missed.measured == "not reached in 700 steps of 16 (preset small, the plain block)"
+        assert (missed.verdict, missed.why) == (UNTESTED, "")
+    drawn = replace(claim, supervision="sampled").judge(Evidence(row, {}))
+    assert drawn.verdict == UNTESTED
+    assert drawn.measured == f"{UNTESTED}; on the exact posterior {judged.measured}"
+    assert claim.judge(Evidence([], {}))[3:5] == (UNTESTED, UNTESTED)
+
+
 def test_who_does_no_worse_than_the_exact_predictor_shows_noise(record):
     run = as_row(record, "bernoulli-report", 0.0, task="bernoulli")
     told = Told("p95", "a report", 2.05, *ledger.COINS, "lowprob", ("p95",), "ours", floor="exact")
@@ -257,7 +285,7 @@ def test_every_claim_asks_for_something_that_can_be_run():
     from tasks.base import TASKS
 
     for published in ledger.PUBLISHED:
-        assert isinstance(published, Row | Order | Told | Mechanism)
+        assert isinstance(published, Row | Order | Cost | Told | Mechanism)
         ARCHS.facts(published.arch), TASKS.facts(published.task)
 
 
