@@ -17,22 +17,19 @@ not tested here  no record or no report speaks to it
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import sqrt
-from pathlib import Path
-from statistics import mean, median
-from typing import Any, NamedTuple
+from math import inf
+from statistics import mean
+from typing import NamedTuple
 
-from bench.presets import NEWER_BLOCK
-from bench.records import REPORT, RunRecord
-from bench.rows import first_looks, mean_of, plain, preset_values, references_of, same_settings, setting, untouched
+from bench.evidence import Evidence, ends, error_of, floors, given, number, scene, spread
+from bench.records import RunRecord
+from bench.rows import first_looks, plain, setting
 from bench.stats import interval, mean_interval
 
 SLACK = 1.5  # a factor: another seed, recipe or machine moves an error by as much
-SIZES = ("paper", "small", "quick")
 UNDECIDED, UNTESTED = "undecided", "not tested here"
 BETTER_TARGETS = "The published model learned from draws, ours from the exact posterior: a success on it proves less"
 
@@ -127,7 +124,7 @@ class Order:
 
     def judge(self, evidence: Evidence) -> Claim:
         for row, other in product(evidence.rows(self.task, self.arch), evidence.rows(self.task, self.behind)):
-            of, to = ({r.config["seed"]: _error(r) for r in rows} for rows in (row, other))
+            of, to = ({r.config["seed"]: error_of(r) for r in rows} for rows in (row, other))
             seeds = sorted(of.keys() & to.keys())
             ahead, behind = [of[seed] for seed in seeds], [to[seed] for seed in seeds]
             ratios = [b / a for a, b in zip(ahead, behind, strict=True)]
@@ -169,7 +166,7 @@ class Cost:
         there = []
         for row in rows:
             looks, flops = first_looks(row, self.error), row[0].train_flops
-            if len(looks) == len(row) and flops and all(_error(record) <= self.error for record in row):
+            if len(looks) == len(row) and flops and all(error_of(record) <= self.error for record in row):
                 steps, clock = (mean(look[of] for look in looks) for of in ("step", "seconds"))
                 there.append((flops * steps / row[0].config["steps"], steps, clock, row))
         if not there:
@@ -216,6 +213,35 @@ class Told:
 
 
 @dataclass(frozen=True)
+class Stated:
+    """A published statement in words, with the column of a report's table that speaks to it, and when it holds."""
+
+    claim: str
+    source: str
+    published: str
+    task: str
+    arch: str
+    preset: str
+    table: str
+    column: str
+    least: float = -inf
+    most: float = inf
+
+    def judge(self, evidence: Evidence) -> Claim:
+        found = list(evidence.lines(self.task, self.arch, self.table, (), self.preset))
+        if not found:
+            return Claim(self.claim, self.source, self.published, UNTESTED, UNTESTED, "")
+        run = found[0][0]
+        values = sorted(cells[self.column] for of, cells in found if of is run)
+        verdict = "reproduced" if self.least <= values[0] and values[-1] <= self.most else "not reproduced"
+        bound = f"at least {self.least:g}" if self.least > -inf else f"at most {self.most:g}"
+        told = " to ".join(dict.fromkeys(map(number, (values[0], values[-1]))))
+        measured = f"{self.column} {told} (run {run.id}, {scene(run)})"
+        why = f"It holds if that is {bound} in every row of the report's table"
+        return Claim(self.claim, self.source, self.published, measured, verdict, why, "mechanism")
+
+
+@dataclass(frozen=True)
 class Mechanism:
     """A published statement about how a model works; the run's own report has weighed it, by a rule that it states."""
 
@@ -242,50 +268,6 @@ class Mechanism:
         return Claim(name, self.source, self.published, measured, verdict, why, "mechanism")
 
 
-@dataclass(frozen=True)
-class Evidence:
-    records: Sequence[RunRecord]
-    reports: Mapping[str, dict[str, Any]]
-
-    def rows(self, task: str, arch: str, supervision: str = "posterior") -> list[list[RunRecord]]:
-        """Seeds of one setting, the largest setting first."""
-
-        def speaks(record: RunRecord) -> bool:
-            c = record.config
-            ours = (c["task"], c["arch"], c["supervision"]) == (task, arch, supervision) and c["preset"] in SIZES
-            usual = not set(c["task_params"]) - {"bos"} and c["horizon"] == preset_values(c).get("horizon")
-            return ours and record.status == "ok" and usual
-
-        def place(row: list[RunRecord]) -> tuple[int, int, bool, int]:
-            c = row[0].config
-            return SIZES.index(c["preset"]), -c["steps"] * c["batch"], not untouched(c), -len(row)
-
-        return sorted(same_settings([record for record in self.records if speaks(record)]), key=place)
-
-    def row(self, task: str, arch: str, supervision: str, settings: Mapping[str, Any] | None = None) -> list[RunRecord]:
-        """The largest, of those that have these settings."""
-        wanted = (settings or {}).items()
-        rows = self.rows(task, arch, supervision)
-        return next((row for row in rows if all(row[0].config.get(k) == v for k, v in wanted)), [])
-
-    def lines(
-        self, task: str, arch: str, table: str, start: tuple[str, ...], preset: str | None = None
-    ) -> Iterator[tuple[RunRecord, dict[str, Any]]]:
-        """A row of a report's table, by its first cells, from every run that has it, the largest first."""
-        if preset is None:
-            runs = [record for row in self.rows(task, arch) for record in row]
-        else:
-            wanted = {"task": task, "arch": arch, "preset": preset}
-            runs = [r for r in self.records if wanted.items() <= {k: r.config[k] for k in wanted}.items()]
-            runs.sort(key=lambda r: (-r.config["steps"] * r.config["batch"], r.config["seed"]))
-        for run in runs:
-            for section in self.reports.get(run.id, {}).get("sections", ()):
-                for found in section["tables"]:
-                    for cells in found["rows"]:
-                        if found["name"] == table and tuple(cells[: len(start)]) == start:
-                            yield run, dict(zip(found["header"], cells, strict=True))
-
-
 def weigh(ours: float, published: float, failure: bool, bounds: tuple[float, float] | None = None) -> str:
     """Of a mean, and of the ends of its interval where it has one: the weaker success, or undecided."""
 
@@ -300,62 +282,3 @@ def weigh(ours: float, published: float, failure: bool, bounds: tuple[float, flo
     if len(verdicts) == 1:
         return verdicts.pop()
     return UNDECIDED if "not reproduced" in verdicts else "reproduced"
-
-
-def floors(row: list[RunRecord], horizon: int) -> dict[str, str]:
-    """What predictors that read nothing score on the row's own sequences: by MAE, and the best of them by the curve.
-
-    And what unbiased errors as large as the row's leave by chance where they are averaged first.
-    """
-    known = references_of(row, str(horizon))
-    entropies = [mean(at_k) for at_k in zip(*(r.by_position[str(horizon)]["h_bayes"] for r in row), strict=True)]
-    curve = mean(abs(h - median(entropies)) for h in entropies)
-    found = {"uniform": known["uniform"], "constant": known["best constant"], "curve": curve}
-    found["chance"] = mean_of(row, str(horizon), "entropy_mae") / sqrt(row[0].config["sequences"])
-    return {name: number(value) for name, value in found.items()}
-
-
-def scene(run: RunRecord) -> str:
-    """The preset, draws if it was trained on them, and blocks that are not plain, or not the preset's."""
-    names = [name for name in NEWER_BLOCK if name != "positions" or "transformer" in run.config["arch"]]
-    newer = [run.config[name] for name in names if run.config.get(name) == NEWER_BLOCK[name]]
-    usual = [preset_values(run.config).get(name) == NEWER_BLOCK[name] for name in names]
-    block = newer or (["the plain block"] if any(usual) else [])
-    return ", ".join(
-        [f"preset {run.config['preset']}", *["sampled"] * (run.config["supervision"] == "sampled"), *block]
-    )
-
-
-def given(run: RunRecord) -> str:
-    return f"{run.config['steps']:,} steps of {run.config['batch']}"
-
-
-def _error(run: RunRecord) -> float:
-    error: float = run.metrics[str(run.config["horizon"])]["all"]["entropy_mae"]
-    return error
-
-
-def number(value: float) -> str:
-    return f"{value:.2g}" if abs(value) < 0.001 else f"{value:.4g}"
-
-
-def spread(values: Sequence[float]) -> str:
-    return number(mean(values)) + ends(interval(values))
-
-
-def ends(bounds: tuple[float, float] | None) -> str:
-    return f" [{number(bounds[0])}, {number(bounds[1])}]" if bounds else ""
-
-
-def read_reports(folders: Sequence[Path], records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
-    """The reports that lie beside records, by run, from the first folder that has one that can be read."""
-    found: dict[str, dict[str, Any]] = {}
-    for folder, record in product(folders, records):
-        path = folder / record.config["task"] / record.config["arch"] / record.id / REPORT
-        try:
-            report = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(report, dict) and report.get("run") == record.id:
-            found.setdefault(record.id, report)
-    return found

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import SAMPLES, board, engine, ledger, page, records, stop, submissions, terminal
-from bench.claims import read_reports
 from bench.config import CHOICES, FIXED, RunConfig, compose, parse_settings, task_parameters
 from bench.device import cores, pick_device, require_compiler
+from bench.evidence import read_reports
 from bench.presets import PRESETS
 from bench.progress import Bar
 from bench.registry import BadInput, unknown

@@ -11,13 +11,27 @@ from typing import Any
 from tabulate import tabulate
 
 from bench.board import GENERATED
-from bench.claims import SLACK, UNDECIDED, UNTESTED, Claim, Contrast, Cost, Evidence, Mechanism, Order, Row, Told
+from bench.claims import (
+    SLACK,
+    UNDECIDED,
+    UNTESTED,
+    Claim,
+    Contrast,
+    Cost,
+    Mechanism,
+    Order,
+    Row,
+    Stated,
+    Told,
+)
+from bench.evidence import Evidence
 from bench.records import RunRecord
 
 VERDICTS = ("exceeded", "reproduced", "not reproduced", UNDECIDED, UNTESTED)
 FIRST, README, LATER = "arXiv:2512.22471v1", "the authors' README", "arXiv:2512.22471v3 and after"
 REPOSITORY, GUIDE = "the authors' repository", "the authors' REPRODUCE.md and README"
 GEOMETRY, FLIPS = "the authors' later paper", "Bernoulli Transformer LPE Report"
+STUDY = "Study of Beta-Bernoulli Transformers"
 
 TITLE = "# Published claims, and what we measured"
 LEGEND = f"""\
@@ -40,7 +54,8 @@ Sources: arXiv:2512.22471 is Aggarwal, Dalal and Misra, *The Bayesian Geometry o
 (https://arxiv.org/abs/2512.22471); its v1 and later versions differ in their numbers. Repository and README are
 https://github.com/vishalmisra/bayesian-wind-tunnel. The later paper is one of the two that follow it (arXiv:2512.22473,
 arXiv:2512.23752); its number was not looked up there. The *Bernoulli Transformer LPE Report* is of an automated run of
-18 February 2026, and has no address that we know."""
+18 February 2026, and has no address that we know; nor has the *Study of Beta-Bernoulli Transformers*, whose results are
+preliminary by its own words: where a claim of it holds is our choice."""
 WHAT = {
     "failure": "published failures that we do not see",
     "error": "errors that ours did not reach",
@@ -85,10 +100,11 @@ TOP_OFF = ("hmm", "transformer-no-attn-top2", "entropy_curve_mae")
 ERROR, FLOOR = "rollout estimator, relative error", "exact predictor's rollouts"
 DRAWS = "sampled"
 COINS = ("bernoulli", "transformer", "bernoulli-report")
+NARROW = ("bernoulli", "transformer", "bernoulli-bottleneck")
 
 CLUSTERS = "A recurrent model's last layer forms one cluster for each hidden state"
 
-PUBLISHED: tuple[Row | Order | Cost | Told | Mechanism, ...] = (
+PUBLISHED: tuple[Row | Order | Cost | Told | Stated | Mechanism, ...] = (
     Row("transformer on bijection, K = 20", FIRST, 0.003, "bijection", "transformer", supervision=DRAWS,
         short=SMALLER),
     Row("transformer on bijection, K = 20", README, 0.007, "bijection", "transformer", supervision=DRAWS,
@@ -160,6 +176,12 @@ PUBLISHED: tuple[Row | Order | Cost | Told | Mechanism, ...] = (
              floor=FLOOR)
         for share, value in (("p50", 0.154), ("p90", 1.423), ("p95", 2.050))
     ),
+    Stated("the order of the bits hardly matters to a prediction", STUDY, "very well", *NARROW, "permutation",
+           "standard deviation", most=0.01),
+    Stated("heads and tails are not treated exactly alike", STUDY, "not exactly", *NARROW, "symmetry", "mean absolute",
+           least=0.001),
+    Stated("what a head of width 1 writes is nearly linear in the share of ones", STUDY, "nearly linear", *NARROW,
+           "coefficient", "R²", least=0.95),
 )  # fmt: skip
 
 

@@ -31,8 +31,9 @@ import numpy as np
 
 from bench import VERSION, ledger
 from bench.board import LEGEND, peak_bytes, seconds
-from bench.claims import Claim, read_reports
+from bench.claims import Claim
 from bench.config import FIXED, USUAL, draft
+from bench.evidence import read_reports
 from bench.floors import effective_memory
 from bench.glance import (
     HELD,

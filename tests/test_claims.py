@@ -13,17 +13,16 @@ from bench.claims import (
     Claim,
     Contrast,
     Cost,
-    Evidence,
     Mechanism,
     Order,
     Row,
+    Stated,
     Told,
-    read_reports,
-    scene,
     weigh,
 )
 from bench.config import compose
 from bench.diagnostics.claims import CLAIMS as weighed
+from bench.evidence import Evidence, read_reports, scene
 from bench.presets import NEWER_BLOCK
 from bench.records import read_all, write
 from bench.run import run_one
@@ -231,6 +230,23 @@ def test_a_mean_over_contexts_has_a_spread(record):
     assert judged([0.0100, 0.0102] * 5).measured.startswith("0.0101 [0.01002, 0.01018] (run ")
 
 
+def test_a_statement_in_words_holds_if_every_row_of_its_table_is_within_its_bound(record):
+    run = as_row(record, "bernoulli-bottleneck", 0.0, task="bernoulli")
+
+    def judged(values, **bound):
+        table = {"name": "coefficient", "header": ["head", "R²"], "rows": [list(pair) for pair in enumerate(values)]}
+        claim = Stated("linear", "a study", "nearly", *ledger.NARROW, "coefficient", "R²", **bound)
+        return claim.judge(Evidence([run], {run.id: {"run": run.id, "sections": [{"tables": [table]}]}}))
+
+    assert judged([0.97, 0.99], least=0.95).verdict == "reproduced"
+    assert judged([0.97, 0.90], least=0.95).verdict == "not reproduced"
+    assert judged([0.97, 0.90], most=0.95).verdict == "not reproduced"
+    assert judged([0.97, 0.99], most=0.99).verdict == "reproduced"
+    assert judged([0.97, 0.90], least=0.95).measured.startswith("R² 0.9 to 0.97 (run ")
+    assert "at least 0.95" in judged([0.97], least=0.95).why
+    assert judged([], least=0.95).verdict == UNTESTED
+
+
 def test_what_was_not_measured_is_not_judged(record):
     failed = replace(as_row(record, "quick", 0.04), status="failed")
     other = as_row(record, "quick", 0.04, task="bijection")
@@ -285,7 +301,7 @@ def test_every_claim_asks_for_something_that_can_be_run():
     from tasks.base import TASKS
 
     for published in ledger.PUBLISHED:
-        assert isinstance(published, Row | Order | Cost | Told | Mechanism)
+        assert isinstance(published, Row | Order | Cost | Told | Stated | Mechanism)
         ARCHS.facts(published.arch), TASKS.facts(published.task)
 
 
