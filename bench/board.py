@@ -28,7 +28,6 @@ from bench.glance import (
 from bench.records import RunRecord, parse_config
 from bench.rows import (
     beyond,
-    first_looks,
     group,
     mean_of,
     number,
@@ -60,8 +59,8 @@ All errors are in bits, against the exact posterior; lower is better.
 - **K**: how many steps of a sequence are scored; models are trained at the K of the first MAE column.
 - **#**: the rank; -, no better than guessing; †, other settings than the rest, so that it does not compare.
 - **new**: the positions beyond the training horizon alone.
-- **memory**: the window W at which the exact filter that saw only the last W observations has the same KL. Nobody who
-  saw no more can be expected to have less, so that many at the least were used.
+- **memory**: the window W at which the exact filter that saw only the last W observations has the same KL. No
+  predictor that used only those can do better on average, so the model used at least as many.
 - *Italics*: reference predictors, computed on the same sequences; *best constant* has the best MAE of all that say
   the same everywhere, and is shown for that alone.
 - name=value: behind an architecture, a setting that is not its preset's; a row without any has them all.
@@ -212,7 +211,8 @@ def time_to_accuracy(records: list[RunRecord], marked: Set[str] = frozenset()) -
 
 
 def _reached(records: list[RunRecord], goal: float) -> str:
-    reached = first_looks(records, goal)
+    firsts = [next((look for look in record.loss_curve if look["entropy_mae"] <= goal), None) for record in records]
+    reached = [first for first in firsts if first is not None]
     if len(reached) < len(records):
         return f"{len(reached)} of {len(records)} seeds" if reached else "not reached"
     steps = mean(first["step"] for first in reached)

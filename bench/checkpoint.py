@@ -102,6 +102,10 @@ class Keeper:
             self.at = put(state, tensors, model, optimizers)
             if state["platform"] != _platform(self.config):
                 self.at.notes.append(f"continued at step {self.at.step} on another platform than before")
+            if (threads := torch.get_num_threads()) != state["threads"]:
+                self.at.notes.append(
+                    f"continued at step {self.at.step} in {threads} threads, {state['threads']} before"
+                )
             if code := self.config.newer_code(path):
                 self.at.notes.append(f"continued at step {self.at.step} after a change to {code}")
                 self.say(f"  {code} has changed since it was begun: with --fresh it would start over")

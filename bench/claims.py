@@ -5,14 +5,15 @@ was trained on, the exact posterior or one draw from it. It is held against the 
 (paper, small, quick; most sequences read, then the preset's own settings, then most seeds), by its mean over seeds.
 Where the published model learned from draws and none of ours did, ours cannot show a success; a failure it can refute.
 Claims that one architecture is ahead of another take the largest setting at which both were run, seed by seed; what an
-error cost is held against the row of ours that came there for the fewest FLOPs. Claims about how a model works, and
+error cost is held against the row of ours that ends there for the fewest FLOPs. Claims about how a model works, and
 those of the Bernoulli report, are read from the runs' reports: of the largest run that has one, the lowest seed first.
 
 exceeded         a success was claimed and ours is better by more than the slack
 reproduced       ours is within the slack of what was claimed
 not reproduced   ours falls short of a claimed success, or is better than a claimed failure
-undecided        one end of our interval would reproduce it, and the other would not
-not tested here  no record or no report speaks to it
+undecided        one end of our interval would reproduce it, and the other would not; or a success is missed by a run
+                 that is far shorter than the published one
+not tested here  no record or no report can speak to it
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 from statistics import mean
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from bench.evidence import Evidence, ends, error_of, floors, given, number, scene, spread
+from bench.evidence import Evidence, ends, error_of, floors, given, number, scene, seeds, spread
+from bench.glance import HELD, PARTLY, share_of_nothing
+from bench.presets import NEWER_BLOCK
 from bench.records import RunRecord
-from bench.rows import first_looks, plain, setting
-from bench.stats import interval, mean_interval
+from bench.rows import plain, preset_values, setting
+from bench.stats import SLACK, interval, mean_interval
 
-SLACK = 1.5  # a factor: another seed, recipe or machine moves an error by as much
 UNDECIDED, UNTESTED = "undecided", "not tested here"
 BETTER_TARGETS = "The published model learned from draws, ours from the exact posterior: a success on it proves less"
 
@@ -56,18 +58,19 @@ class Row:
     metric: str = "entropy_mae"
     horizon: int = 20
     part: str = "all"
+    first: int | None = None  # of the positions, where not all of them were counted
     failure: bool = False  # claimed as a failure: being better does not reproduce it
     whole: bool = False  # claimed without any error: it can be reproduced, not exceeded
     over: str | None = None  # a reference predictor, whose number ours is divided by
     supervision: str = "posterior"  # of the published model
     words: str = ""  # what was published, where it is not the number that ours is held against
     why: str = ""  # may name {uniform}, {constant}, {curve}: what predictors that read nothing score; and {chance}
-    short: str = ""  # what may explain that ours is not as good; may name {ours}: parameters, steps and batch
+    shorter: str = ""  # ours is trained for less, so that it cannot refute a success; may name {ours}
     contrast: Contrast | None = None
 
     def judge(self, evidence: Evidence) -> Claim:
-        rows = {s: evidence.row(self.task, self.arch, s) for s in (self.supervision, "posterior")}
-        rows = {s: row for s, row in rows.items() if row and row[0].metrics.get(str(self.horizon))}
+        tracks = (self.supervision, "posterior")
+        rows = {s: row for s in tracks if (row := evidence.row(self.task, self.arch, s, self.horizon))}
         if not rows:
             return Claim(self.claim, self.source, self.words or number(self.published), UNTESTED, UNTESTED, "")
         row = next(iter(rows.values()))
@@ -76,8 +79,9 @@ class Row:
             values = [self.value(r) for r in row]
             verdict = weigh(mean(values), self.published, self.failure, interval(values))
             why = self.why.format(**floors(row, self.horizon))
-            if verdict in ("not reproduced", UNDECIDED):
-                why += self.short.format(ours=f"{row[0].parameters:,} parameters and {given(row[0])}")
+            if self.shorter and verdict in ("not reproduced", UNDECIDED):
+                verdict = UNDECIDED
+                why += self.shorter.format(ours=f"{row[0].parameters:,} parameters and {given(row[0])}")
             if self.contrast:
                 why += self.contrast.told(self, evidence)
         if self.whole and verdict == "exceeded":
@@ -88,27 +92,40 @@ class Row:
 
     def told(self, row: Sequence[RunRecord]) -> str:
         better = row[0].config["supervision"] != self.supervision
-        where = f"{len(row)} seed{'s' * (len(row) > 1)}, {given(row[0])}"
         exact = "on the exact posterior " * better
-        return f"{exact}{spread([self.value(r) for r in row])} ({scene(row[0])}, {where})"
+        return f"{exact}{self.spread(row)} ({scene(row[0])}, {seeds(row)}, {given(row[0])})"
+
+    def spread(self, row: Sequence[RunRecord]) -> str:
+        return spread([self.value(r) for r in row])
 
     def value(self, record: RunRecord) -> float:
         k = str(self.horizon)
+        if self.first is not None:
+            return mean(record.by_position[k][self.metric][: self.first])
         ours: float = record.metrics[k][self.part][self.metric]
         return ours / record.references[k][self.over][self.part][self.metric] if self.over else ours
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Rows of the same architecture that have another setting, if there are any: does that make the difference?"""
+    """Rows of the same architecture with another setting, if there are any: does that make the difference?"""
 
     setting: str
     value: str
-    text: str  # names {measured}
+    text: str  # names {other}, {usual} and {where}
 
     def told(self, claim: Row, evidence: Evidence) -> str:
-        row = evidence.row(claim.task, claim.arch, "posterior", {self.setting: self.value})
-        return self.text.format(measured=claim.told(row)) if row and row[0].metrics.get(str(claim.horizon)) else ""
+        other = evidence.row(claim.task, claim.arch, "posterior", claim.horizon, **{self.setting: self.value})
+        if not other:
+            return ""
+        asked_for = ("task", "arch", "supervision", "horizon", "seed", self.setting)
+        same = {k: v for k, v in other[0].config.items() if k not in asked_for}
+        usual = preset_values(other[0].config)[self.setting]
+        row = evidence.row(claim.task, claim.arch, "posterior", claim.horizon, **same, **{self.setting: usual})
+        if not row:
+            return ""
+        where = f"{scene(other[0])}, {seeds(other)}"
+        return self.text.format(other=claim.spread(other), usual=claim.spread(row), where=where)
 
 
 @dataclass(frozen=True)
@@ -121,12 +138,13 @@ class Order:
     task: str
     arch: str  # the one that is ahead
     behind: str
+    why: str = ""
 
     def judge(self, evidence: Evidence) -> Claim:
         for row, other in product(evidence.rows(self.task, self.arch), evidence.rows(self.task, self.behind)):
             of, to = ({r.config["seed"]: error_of(r) for r in rows} for rows in (row, other))
-            seeds = sorted(of.keys() & to.keys())
-            ahead, behind = [of[seed] for seed in seeds], [to[seed] for seed in seeds]
+            common = sorted(of.keys() & to.keys())
+            ahead, behind = [of[seed] for seed in common], [to[seed] for seed in common]
             ratios = [b / a for a, b in zip(ahead, behind, strict=True)]
             if not ratios or setting(row[0].config) != setting(other[0].config):
                 continue
@@ -134,14 +152,25 @@ class Order:
             verdict = "reproduced" if low > 1 else "not reproduced" if high < 1 else UNDECIDED
             told = f"{self.arch} {spread(ahead)}, {self.behind} {spread(behind)}"
             both = max(scene(row[0]), scene(other[0]), key=len)  # attention's positions are told of a transformer alone
-            where = f"{both}, {len(ratios)} seed{'s' * (len(ratios) > 1)}, {given(row[0])}"
-            return Claim(self.claim, self.source, self.published, f"{told} ({where})", verdict, "", "order")
+            where = f"{both}, {seeds(ratios)}, {given(row[0])}"
+            why = self.why + self.without_shift(other[0], evidence)
+            return Claim(self.claim, self.source, self.published, f"{told} ({where})", verdict, why, "order")
         return Claim(self.claim, self.source, self.published, UNTESTED, UNTESTED, "")
+
+    def without_shift(self, run: RunRecord, evidence: Evidence) -> str:
+        """What a transformer as published, with the plain block, has in as many steps, where that was run."""
+        c = run.config
+        if c["positions"] != NEWER_BLOCK["positions"] or "transformer" not in c["arch"]:
+            return ""
+        same = {name: c[name] for name in ("preset", "steps", "batch")}
+        row = evidence.row(self.task, self.behind, "posterior", c["horizon"], positions="alibi", **same)
+        told = f": without, ours has {spread([error_of(r) for r in row])} ({seeds(row)})" if row else ""
+        return f"Our {self.behind} has a shift, which the published one has not{told}"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a published error took, held against the row of ours that came there, and stayed, for the fewest FLOPs."""
+    """What a published error took, held against the row of ours that ends within the slack of it for fewest FLOPs."""
 
     claim: str
     source: str
@@ -153,28 +182,50 @@ class Cost:
     supervision: str = "posterior"  # of the published model
 
     def judge(self, evidence: Evidence) -> Claim:
-        told = {s: self.told(evidence.rows(self.task, self.arch, s)) for s in (self.supervision, "posterior")}
-        steps, measured = told[self.supervision]
+        steps, measured = self.told(evidence.rows(self.task, self.arch, self.supervision))
         if self.supervision != "posterior":
-            measured += f"; on the exact posterior {told['posterior'][1]}"
+            measured += f"; on the exact posterior {self.told(evidence.rows(self.task, self.arch))[1]}"
         verdict = UNTESTED if steps is None else weigh(steps, self.steps, False)
         why = "Seconds are of one core of a CPU that other work shared; no GPU was at hand"
         return Claim(self.claim, self.source, self.published, measured, verdict, why if " s (" in measured else "")
 
-    def told(self, rows: Sequence[list[RunRecord]]) -> tuple[float | None, str]:
-        """After how many steps, and in words: every seed has been seen there, and is there at its end."""
-        there = []
-        for row in rows:
-            looks, flops = first_looks(row, self.error), row[0].train_flops
-            if len(looks) == len(row) and flops and all(error_of(record) <= self.error for record in row):
-                steps, clock = (mean(look[of] for look in looks) for of in ("step", "seconds"))
-                there.append((flops * steps / row[0].config["steps"], steps, clock, row))
+    def told(self, rows: Sequence[list[RunRecord]]) -> tuple[int | None, str]:
+        """Its steps, and in words."""
+        there = [row for row in rows if all(error_of(record) <= SLACK * self.error for record in row)]
         if not there:
             most = max((row[0] for row in rows), key=lambda r: r.config["steps"] * r.config["batch"], default=None)
             return None, f"not reached in {given(most)} ({scene(most)})" if most else UNTESTED
-        flops, steps, clock, row = min(there, key=lambda one: one[0])
-        where = f"{scene(row[0])}, {len(row)} seed{'s' * (len(row) > 1)}"
-        return steps, f"{steps:,.0f} steps of {row[0].config['batch']}, {flops:.2g} FLOPs, {clock:.0f} s ({where})"
+        row = min(there, key=lambda row: row[0].train_flops or inf)
+        cost = f"{given(row[0])}, {row[0].train_flops or inf:.2g} FLOPs, {mean(r.seconds['train'] for r in row):.0f} s"
+        error = spread([error_of(record) for record in row])
+        return row[0].config["steps"], f"{error} after {cost} ({scene(row[0])}, {seeds(row)})"
+
+
+@dataclass(frozen=True)
+class Primitives:
+    """Which primitives of inference an architecture is said to have, held against its largest row on a task of each."""
+
+    claim: str
+    source: str
+    published: str
+    arch: str
+    has: frozenset[str]
+    task: str = "recall"  # one of those that it is held against
+    TASKS: ClassVar = {"accumulation": "bijection", "transport": "hmm", "binding": "recall"}  # as published
+
+    def judge(self, evidence: Evidence) -> Claim:
+        words, told = {}, []
+        for primitive, task in self.TASKS.items():
+            row = next(iter(evidence.rows(task, self.arch)), None)
+            if row is None:
+                return Claim(self.claim, self.source, self.published, UNTESTED, UNTESTED, "")
+            share = share_of_nothing(row, str(row[0].config["horizon"]))
+            words[primitive] = "held" if share < HELD else "partly" if share < PARTLY else "no"
+            told.append(f"{primitive} {words[primitive]} ({task} {share:.1%}, {scene(row[0])})")
+        ours = {primitive for primitive, word in words.items() if word != "no"}
+        verdict = "reproduced" if ours == self.has else "not reproduced"
+        why = "An error as a share of that of a predictor that reads nothing; partly there counts (rule 12)"
+        return Claim(self.claim, self.source, self.published, ", ".join(told), verdict, why, "primitives")
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     again = "the same command"
     try:
         options = make_parser().parse_args(arguments)
+        if options.command == "board":
+            options.runs = options.runs or [RESULTS]  # a default would be one of those that are given
         again += " without --fresh" * getattr(options, "fresh", False)  # with it, what was kept would be forgotten
         from bench import commands  # torch and all that stand on it: not for a --help or a misspelt option
 
@@ -75,7 +77,7 @@ def make_parser() -> Parser:
     run.add_argument("--preset", default="quick", metavar="P",
                      help=f"{', '.join(PRESETS)}, or auto: paper on a GPU, else quick (default: quick)")  # fmt: skip
     run.add_argument("--seeds", type=int, metavar="N", help="seeds 0..N-1 (default: the preset's)")
-    run.add_argument("--supervision", nargs="+", metavar="S",
+    run.add_argument("--supervision", nargs="+", action="extend", metavar="S",
                      help="one or more of posterior, sampled: a run each (default: the preset's)")  # fmt: skip
     run.add_argument("--device", default="auto", metavar="D", help="auto, cpu or cuda (default: auto)")
     run.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one a core on a CPU, else 1)")
@@ -96,13 +98,13 @@ def make_parser() -> Parser:
 
     show = command("board", "show records, and write them as a Markdown leaderboard or a site",
                    "bench board --runs leaderboard/runs --out leaderboard/README.md --check")  # fmt: skip
-    show.add_argument("--runs", nargs="+", type=Path, default=[RESULTS], metavar="DIR",
+    show.add_argument("--runs", nargs="+", action="extend", type=Path, metavar="DIR",
                       help=f"records, each run counted once (default: {RESULTS})")  # fmt: skip
     show.add_argument("--out", type=Path, metavar="FILE",
                       help="default: leaderboard.md in the first of these; CLAIMS.md is written beside it")  # fmt: skip
     show.add_argument("--html", type=Path, metavar="DIR", help="also write a site to look at: open DIR/index.html")
     show.add_argument("--figures", action="store_true", help="also draw its two figures beside it: overview, entropy")
-    show.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE",
+    show.add_argument("--add", nargs="+", action="extend", type=Path, default=[], metavar="FILE",
                       help="first take in records that others have sent, marked as self-reported")  # fmt: skip
     show.add_argument("--check", action="store_true", help="write nothing; fail if the file and the records disagree")
 

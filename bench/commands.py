@@ -21,6 +21,7 @@ from bench import SAMPLES, board, engine, ledger, page, records, stop, submissio
 from bench.config import CHOICES, FIXED, RunConfig, compose, parse_settings, task_parameters
 from bench.device import cores, pick_device, require_compiler
 from bench.evidence import read_reports
+from bench.log import board_writer
 from bench.presets import PRESETS
 from bench.progress import Bar
 from bench.registry import BadInput, unknown
@@ -80,7 +81,11 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
     failed = len(good) < len(results)
     if options.report:
         for record in good:
-            failed |= write_report(options.out / record.path, None, console) > 0
+            try:
+                failed |= write_report(options.out / record.path, None, console) > 0
+            except BadInput as error:  # of an earlier run whose weights are gone: the others have theirs
+                print(f"bench: no report: {error}", file=sys.stderr)
+                failed = True
     write_board(options.out, console)  # after the reports: the claims are read from them
     return 1 if failed else 0
 
@@ -98,6 +103,8 @@ def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Pla
     gpus = options.gpus_per_run if options.gpus_per_run is not None else float(device == "cuda")
     if gpus < 0 or options.memory_per_run < 0 or (device == "cuda" and gpus == 0):
         raise BadInput(f"a run on {device} cannot have {gpus:g} GPUs and {options.memory_per_run:g} GB")
+    if options.tensorboard:
+        board_writer()  # is it installed? Before anything is started over
     return engine.Plan(
         out=options.out.resolve() if options.engine == "ray" else options.out, jobs=jobs, fresh=options.fresh,
         verbose=options.verbose, tensorboard=options.tensorboard, engine=options.engine, address=options.address,

@@ -31,6 +31,7 @@ from bench.lock import lock
 from bench.log import Log, events_path, read_events
 from bench.progress import View
 from bench.records import SCHEMA, BadRecord, CannotWrite, RunRecord, read, write
+from bench.registry import BadInput
 from bench.run import run_one
 from bench.snapshots import Album
 from bench.train import Progress
@@ -220,7 +221,7 @@ def _run_beside(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, R
     aside: list[tuple[RunConfig, bool]] = []
     workers: dict[Connection, _Worker] = {}
     finished: dict[str, RunRecord] = {}
-    refused: CannotWrite | None = None
+    refused: BadInput | None = None
     told = False
     try:
         while waiting or aside or workers:
@@ -265,7 +266,7 @@ def _run_beside(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, R
                 worker.process.join()
                 del workers[channel]
                 if kind == "refused":
-                    refused = CannotWrite(content)
+                    refused = BadInput(content)
                 elif kind == "stopped" and not ending:
                     stop.ask(content)  # somebody stopped this worker alone: the command cannot finish, so it stops too
                 elif kind == "outcome" and content.record is None:
@@ -299,7 +300,7 @@ def _work(config: RunConfig, plan: Plan, patient: bool, threads: int, channel: C
             send("outcome", outcome)
         except stop.Stopped as end:
             send("stopped", end.number)
-        except CannotWrite as error:
+        except BadInput as error:  # CannotWrite among them
             send("refused", str(error))
         except KeyboardInterrupt:
             pass

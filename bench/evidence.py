@@ -11,9 +11,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from bench import SAMPLES
+from bench.config import USUAL
 from bench.presets import NEWER_BLOCK
 from bench.records import REPORT, RunRecord
-from bench.rows import mean_of, preset_values, references_of, same_settings, untouched
+from bench.rows import mean_of, preset_values, references_of, same_settings, task_settings, untouched
 from bench.stats import interval
 
 SIZES = ("paper", "small", "quick")
@@ -30,8 +32,7 @@ class Evidence:
         def speaks(record: RunRecord) -> bool:
             c = record.config
             ours = (c["task"], c["arch"], c["supervision"]) == (task, arch, supervision) and c["preset"] in SIZES
-            usual = not set(c["task_params"]) - {"bos"} and c["horizon"] == preset_values(c).get("horizon")
-            return ours and record.status == "ok" and usual
+            return ours and record.status == "ok" and _usual_task(c)
 
         def place(row: list[RunRecord]) -> tuple[int, int, bool, int]:
             c = row[0].config
@@ -39,11 +40,11 @@ class Evidence:
 
         return sorted(same_settings([record for record in self.records if speaks(record)]), key=place)
 
-    def row(self, task: str, arch: str, supervision: str, settings: Mapping[str, Any] | None = None) -> list[RunRecord]:
-        """The largest, of those that have these settings."""
-        wanted = (settings or {}).items()
+    def row(self, task: str, arch: str, supervision: str, horizon: int, **settings: Any) -> list[RunRecord]:
+        """The largest, of those that were scored at this horizon and have these settings."""
         rows = self.rows(task, arch, supervision)
-        return next((row for row in rows if all(row[0].config.get(k) == v for k, v in wanted)), [])
+        asked = (row for row in rows if settings.items() <= {**USUAL, **row[0].config}.items())
+        return next((row for row in asked if all(r.metrics.get(str(horizon)) for r in row)), [])
 
     def lines(
         self, task: str, arch: str, table: str, start: tuple[str, ...], preset: str | None = None
@@ -52,15 +53,22 @@ class Evidence:
         if preset is None:
             runs = [record for row in self.rows(task, arch) for record in row]
         else:
-            wanted = {"task": task, "arch": arch, "preset": preset}
-            runs = [r for r in self.records if wanted.items() <= {k: r.config[k] for k in wanted}.items()]
-            runs.sort(key=lambda r: (-r.config["steps"] * r.config["batch"], r.config["seed"]))
+            wanted = (task, arch, preset)
+            asked = [r for r in self.records if tuple(r.config[k] for k in ("task", "arch", "preset")) == wanted]
+            runs = [r for r in asked if r.status == "ok" and untouched(r.config) and _usual_task(r.config)]
+            runs.sort(key=lambda r: r.config["seed"])
         for run in runs:
             for section in self.reports.get(run.id, {}).get("sections", ()):
                 for found in section["tables"]:
                     for cells in found["rows"]:
                         if found["name"] == table and tuple(cells[: len(start)]) == start:
                             yield run, dict(zip(found["header"], cells, strict=True))
+
+
+def _usual_task(config: dict[str, Any]) -> bool:
+    """The task as its preset has it, in all parameters."""
+    own, usual = task_settings(config)
+    return all(usual.get(name) == value for name, value in own.items())
 
 
 def floors(row: list[RunRecord], horizon: int) -> dict[str, str]:
@@ -85,6 +93,10 @@ def scene(run: RunRecord) -> str:
     return ", ".join(
         [f"preset {run.config['preset']}", *["sampled"] * (run.config["supervision"] == "sampled"), *block]
     )
+
+
+def seeds(row: Sequence[object]) -> str:
+    return f"{len(row)} seed{'s' * (len(row) > 1)}"
 
 
 def given(run: RunRecord) -> str:
@@ -117,6 +129,7 @@ def read_reports(folders: Sequence[Path], records: Sequence[RunRecord]) -> dict[
             report = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if isinstance(report, dict) and report.get("run") == record.id:
+        # of fewer rollouts than usual posterior samples look better than they are
+        if isinstance(report, dict) and report.get("run") == record.id and report.get("samples", SAMPLES) == SAMPLES:
             found.setdefault(record.id, report)
     return found

@@ -26,7 +26,8 @@ class Log:
     def __init__(self, config: RunConfig, out: Path, tensorboard: bool = False) -> None:
         self.config = config
         self.path = events_path(config, out)
-        self.board = open_board(out / "tensorboard" / config.task / config.arch / config.id()) if tensorboard else None
+        folder = out / "tensorboard" / config.task / config.arch / config.id()
+        self.board = board_writer()(str(folder)) if tensorboard else None
 
     def add(self, event: str, **facts: Any) -> None:
         line = json.dumps({"time": round(time.time(), 3), "event": event, **facts})
@@ -63,13 +64,13 @@ class Log:
             self.board.close()
 
 
-def open_board(folder: Path) -> Any:
-    """A TensorBoard writer; an extra, so that nobody installs it who does not ask for it."""
+def board_writer() -> Any:
+    """TensorBoard's; an extra, so that nobody installs it who does not ask for it."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise BadInput("--tensorboard needs the extra: pip install 'tunnel-bench[tensorboard]'") from error
-    return SummaryWriter(str(folder))
+    return SummaryWriter
 
 
 def read_events(path: Path, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:

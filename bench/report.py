@@ -82,7 +82,7 @@ def write(run: Run, out: Path, questions: Sequence[Question] = QUESTIONS) -> lis
             section, status = Section(f"{type(error).__name__}: {error}"), "failed"
             page.append(f"**failed**: {plain(section.text)}")
         answers.append({"title": question.title, "status": status, **_as_json(section)})
-    content = {"run": run.record.id, "title": title, "sections": answers}
+    content = {"run": run.record.id, "title": title, "samples": run.samples, "sections": answers}
     write_whole(out / REPORT, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     write_whole(out / "report.md", ("\n\n".join(page) + "\n").encode())
     return [answer["title"] for answer in answers if answer["status"] == "failed"]

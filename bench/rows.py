@@ -39,14 +39,14 @@ def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
     groups: dict[Group, list[RunRecord]] = defaultdict(list)
     for record in records:
         c = record.config
-        given, usual = _task_settings(c)
+        given, usual = task_settings(c)
         unusual = (f"{name}={value}" for name, value in sorted(given.items()) if usual.get(name) != value)
         task = " ".join([c["task"], *unusual])
         groups[Group(printable(task), c["preset"], c["supervision"], c["device"])].append(record)
     return dict(sorted(groups.items(), key=_place))
 
 
-def _task_settings(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def task_settings(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """All of a task's parameters, as this run had them and as its preset has them."""
     own = {**task_parameters(config["task"]), "horizon": config["horizon"]}
     return {**own, **config["task_params"]}, {**own, **preset_values(config)}
@@ -81,13 +81,17 @@ def untouched(config: dict[str, Any]) -> bool:
 def same_settings(records: Sequence[RunRecord], marked: Set[str] = frozenset()) -> list[list[RunRecord]]:
     """Seeds of one row; what is self-reported never enters the mean of what is not.
 
-    Of a search for the learning rate what it chose counts, not the errors that it saw: those differ between machines.
+    Of a search for the learning rate what it chose counts, not the errors that it saw: those differ between machines,
+    and a seed that was searched for on two of them is no second seed: it has a row of its own.
     """
-    rows: dict[tuple[bool, str], list[RunRecord]] = defaultdict(list)
+    rows: dict[tuple[bool, str, int], list[RunRecord]] = defaultdict(list)
+    times: Counter[tuple[bool, str, int]] = Counter()
     for record in sorted(records, key=lambda r: r.config["seed"]):
         config = {**record.config, "tuning": bool(record.config.get("tuning"))}
         settings = json.dumps({k: v for k, v in config.items() if k != "seed"}, sort_keys=True)
-        rows[record.id in marked, settings].append(record)
+        mine = record.id in marked
+        rows[mine, settings, times[mine, settings, config["seed"]]].append(record)
+        times[mine, settings, config["seed"]] += 1
     return list(rows.values())
 
 
@@ -160,13 +164,6 @@ def one_row_each(records: list[RunRecord]) -> dict[str, tuple[dict[int, float], 
     for errors, same in sorted(rows, key=lambda row: not untouched(row[1][0].config)):
         found.setdefault(same[0].config["arch"], (errors, same))
     return found
-
-
-def first_looks(records: list[RunRecord], goal: float) -> list[dict[str, Any]]:
-    """When each seed was first seen at an error no larger, on the sequences it was watched on; less than all if some
-    never were."""
-    firsts = [next((look for look in r.loss_curve if look["entropy_mae"] <= goal), None) for r in records]
-    return [look for look in firsts if look is not None]
 
 
 def longest(records: list[RunRecord]) -> str:

@@ -11,9 +11,9 @@ mean_interval  of the mean of many values, by Student's t on the values themselv
 further        where one more seed would fall, by the same law
 paired_p       exact sign-flip test of the mean paired difference, two-sided: 2^-(n-1) at the least, so that five seeds
                cannot go below 0.06, and three not below 0.25
-shared_ranks   one more than the number of rows that are clearly better: whose interval ends before this one's begins;
-               and, since seeds that disagree should not raise a row, never better than a row of less mean error that
-               has several seeds
+shared_ranks   one more than the number of rows that are clearly better: whose interval ends before this one's begins,
+               where a single seed has a factor of 1.5 either way for one; and, since seeds that disagree should not
+               raise a row, never better than a row of less mean error that has several seeds
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 from scipy.special import stdtrit  # the quantile of Student's t, without the second that scipy.stats takes
 
 LEVEL = 0.95
+SLACK = 1.5  # a factor: another seed, recipe or machine moves an error by as much
 FLIPPED = 16  # seeds for which all 2^n signs are tried; of more as many, drawn at random
 LEAST, MOST = 1e-12, 700.0  # an error that has a logarithm, and a logarithm that has a number
 
@@ -71,8 +72,8 @@ def paired_p(a: dict[int, float], b: dict[int, float]) -> float | None:
 
 
 def shared_ranks(rows: Sequence[Sequence[float]]) -> list[int]:
-    """Ranks of rows, each given by its values over seeds; one seed alone is an interval of no width."""
-    bounds = [interval(values) or (mean(values), mean(values)) for values in rows]
+    """Ranks of rows, each given by its values over seeds; around one seed alone stands the slack."""
+    bounds = [interval(values) or (values[0] / SLACK, values[0] * SLACK) for values in rows]
     ranks = [1 + sum(high < low for _, high in bounds) for low, _ in bounds]
     least = 1
     for i in sorted(range(len(rows)), key=lambda i: mean(rows[i])):

@@ -23,7 +23,7 @@ from bench.score import METRICS
 from bench.seeds import generator
 from models.base import ARCHS
 
-MAX_BYTES = 1 << 20  # ours take some 25 kB
+MAX_BYTES = 1 << 24  # ours take some 25 kB, and 9 bytes a step
 MAX_TEXT = 300
 MAX_DEPTH = 6
 MOST = {"layers": 256, "heads": 256, "width": 16_384, "ffn": 65_536, "horizon": 4096, "sequences": 10**7}

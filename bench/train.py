@@ -201,11 +201,13 @@ def fit(
             except BatchTooLarge as error:
                 if at.parts >= config.batch:
                     raise
-                model.zero_grad(set_to_none=True)
-                release_memory(config.device)
-                at.parts = min(2 * at.parts, config.batch)
-                take_step = fresh_step()
-                at.notes.append(f"out of memory at step {at.step + 1} ({error}): the batch goes in {at.parts} parts")
+                why = str(error)
+            # out of the handler: the error holds the frames of the failed pass, and they its memory
+            model.zero_grad(set_to_none=True)
+            release_memory(config.device)
+            at.parts = min(2 * at.parts, config.batch)
+            take_step = fresh_step()
+            at.notes.append(f"out of memory at step {at.step + 1} ({why}): the batch goes in {at.parts} parts")
         at.step += 1
         at.seconds = time.perf_counter() - start
         if at.step % every == 0 or at.step == config.steps:

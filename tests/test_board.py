@@ -176,6 +176,9 @@ def test_seeds_that_were_tuned_on_two_machines_are_one_row(records):
     rows[1] = replace(rows[1], config={**rows[1].config, "seed": 1})
     header, lines = table(rows)
     assert [line[header.index("seeds")] for line in lines if line[1] == "mlp"] == ["2"]
+    again = replace(rows[0], id="elsewhere", metrics=synthetic(first, "mlp", [0.3])[0].metrics)
+    header, lines = table([*rows, again])  # the same seed once more is no third
+    assert [line[header.index("seeds")] for line in lines if line[1] == "mlp"] == ["2", "1"]
 
 
 def test_the_presets_tasks_come_first_from_the_smallest_preset_on(records):
@@ -274,15 +277,15 @@ def test_rows_with_settings_of_their_own_have_no_rank_beside_the_presets(records
     def rank(*rows):
         return {line[1]: line[0] for line in table([r for row in rows for r in row])[1] if not line[1].startswith("*")}
 
-    usual, longer = synthetic(first, "mlp", [0.2]), synthetic(first, "transformer", [0.1], steps=999)
+    usual, longer = synthetic(first, "mlp", [0.3]), synthetic(first, "transformer", [0.1], steps=999)
     assert rank(usual, longer) == {"mlp": "1", "transformer steps=999": "†"}
-    assert rank(longer, synthetic(first, "mlp", [0.2], steps=999)) == {
+    assert rank(longer, synthetic(first, "mlp", [0.3], steps=999)) == {
         "transformer steps=999": "1",
         "mlp steps=999": "2",
     }
-    shorter = synthetic(first, "mlp", [0.2], steps=9)
+    shorter = synthetic(first, "mlp", [0.3], steps=9)
     assert rank(longer, shorter) == {"transformer steps=999": "†", "mlp steps=9": "†"}
-    assert rank(longer, shorter, synthetic(first, "lstm", [0.3], steps=9)) == {  # what most rows share
+    assert rank(longer, shorter, synthetic(first, "lstm", [0.9], steps=9)) == {  # what most rows share
         "transformer steps=999": "†",
         "mlp steps=9": "1",
         "lstm steps=9": "2",

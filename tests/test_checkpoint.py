@@ -350,15 +350,27 @@ def test_the_event_log_tells_the_story(smoke, tmp_path, often):
     assert {"time", "loss", "lr", "entropy_mae"} <= events[1].keys()
 
 
-def test_a_run_that_goes_on_with_changed_code_notes_it(smoke, tmp_path):
-    config = smoke(steps=6)
-
+def stop_at_three(config, out):
     def signalled(progress):
         if progress.step == 3:
             stop.ask(signal.SIGTERM)
 
     with stop.watched(aloud=False), pytest.raises(stop.Stopped):
-        perform(config, Plan(tmp_path), signalled, silent, False)
+        perform(config, Plan(out), signalled, silent, False)
+
+
+def test_a_run_that_goes_on_in_fewer_threads_notes_it(smoke, tmp_path, monkeypatch):
+    config = smoke(steps=6)
+    torch.set_num_threads(2)
+    stop_at_three(config, tmp_path)
+    monkeypatch.setattr("bench.checkpoint.cores", lambda: 1)
+    record, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    assert record.notes == ["continued at step 3 in 1 threads, 2 before"]
+
+
+def test_a_run_that_goes_on_with_changed_code_notes_it(smoke, tmp_path):
+    config = smoke(steps=6)
+    stop_at_three(config, tmp_path)
     for path in Keeper(config, tmp_path / config.task / config.arch).files:
         if path.exists():
             os.utime(path, (0, 0))

@@ -341,6 +341,39 @@ def test_board_of_several_folders_counts_a_run_once_as_the_first_has_it(bench, t
     assert {page.stem for page in (tmp_path / "site/runs").iterdir()} == {path.stem, other.stem}
 
 
+def test_a_missing_extra_is_said_before_anything_is_started_over(bench, tmp_path, monkeypatch):
+    bench(*ONE)
+    before = files(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    code, _, err = bench(*ONE, "--fresh", "--tensorboard")
+    assert code == 2
+    assert err == "bench: --tensorboard needs the extra: pip install 'tunnel-bench[tensorboard]'\n"
+    assert files(tmp_path) == before
+
+
+def test_a_run_without_weights_keeps_no_other_from_its_report(bench, tmp_path):
+    both = [*ONE, "--seeds", "2"]
+    bench(*both)
+    next((tmp_path / "results").rglob("*.safetensors")).unlink()
+    code, _, err = bench(*both, "--report")
+    assert code == 1
+    assert "bench: no report: no weights at " in err
+    assert len(list((tmp_path / "results").rglob("report.json"))) == 1
+
+
+def test_an_option_that_is_given_twice_counts_twice(bench):
+    bench(*ONE)
+    code, _, err = bench("board", "--add", "a.json", "--add", "b.json")
+    assert code == 2
+    assert "--add a.json: no such file" in err
+    code, _, err = bench("board", "--runs", "results", "--runs", "nothere")
+    assert code == 2
+    assert "nothere" in err
+    code, out, _ = bench(*ONE, "--supervision", "posterior", "--supervision", "sampled")
+    assert code == 0
+    assert out.startswith("2 runs")
+
+
 def test_verbose_says_every_look_and_tensorboard_gets_every_scalar(bench, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -177,6 +177,10 @@ def test_planted_keys_are_orthogonal_and_random_ones_are_not(known, unknown):
     other = geometry.key_frames(unknown)[geometry.HYPOTHESES]
     assert other.p_all > 0.05
     assert min(other.heads) > 0.1
+    size = unknown.task.size
+    assert geometry.key_frames(unknown)[geometry.INPUTS].cosines.shape == (HEADS, size, size)
+    told, holds = claims.orthogonal_keys(unknown)  # by what is looked up, with the hypotheses beside
+    assert (told.startswith("input keys: "), "; hypotheses: " in told, holds) == (True, True, False)
 
 
 def test_equal_keys_have_a_cosine_of_one():

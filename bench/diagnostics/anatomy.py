@@ -130,3 +130,10 @@ def stands_for(task: Task, tokens_BT: Tensor) -> Tensor:
         row = tokens_BT - task.symbols
         return torch.where(row >= 0, row % task.states, nothing)
     raise NotAvailable("no token of this task stands for a hypothesis about the answer")
+
+
+def input_keys(task: Task) -> int:
+    """How many tokens, from the first on, are looked up by the task's questions; 0 where none is."""
+    if isinstance(task, Bijection):
+        return task.size
+    return task.keys if isinstance(task, Recall) else 0

@@ -1,8 +1,9 @@
 """Where do queries look, and do the keys of the hypotheses form a frame?
 
-Keys         layer-0 keys of positions that stand for hypotheses (`anatomy.stands_for`), per head: the mean of |cos|
-             over pairs that stand for different ones. Random normal vectors, as many and as long, give the comparison;
-             p is the share of random draws that are at least as orthogonal, (1 + count) / (1 + draws)
+Keys         layer-0 keys of tokens that are looked up (`anatomy.input_keys`, what the authors' code measures) and of
+             positions that stand for hypotheses (`anatomy.stands_for`), per head: the mean of |cos| over pairs that
+             stand for different ones. Random normal vectors, as many and as long, give the comparison; p is the share
+             of random draws that are at least as orthogonal, (1 + count) / (1 + draws)
 Feasible     a hypothesis whose exact posterior is at least half of the uniform share; else it is eliminated
 Alignment    cos(q, k) between a scored position and what it can see, by layer: feasible, eliminated, other
 Mass         the attention that these three receive, beside what equal attention to all visible positions would give.
@@ -20,13 +21,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from bench.diagnostics.anatomy import Look, attention_layers, layers, look, stands_for, watch, weights
+from bench.diagnostics.anatomy import Look, attention_layers, input_keys, layers, look, stands_for, watch, weights
 from bench.diagnostics.base import GREY, MODEL, OTHER, NotAvailable, Picture, Run, Section, Table, canvas, section
 from tasks.base import Batch
 
 DRAWS = 2_000  # of random vectors
 FEASIBLE = 0.5  # of the uniform share
-HYPOTHESES = "hypotheses"
+HYPOTHESES, INPUTS = "hypotheses", "input keys"
 
 
 class Frame(NamedTuple):
@@ -52,7 +53,10 @@ def random_cosines(different_nn: Tensor, width: int, draws: int, rng: torch.Gene
 
 @lru_cache(maxsize=1)
 def key_frames(run: Run) -> dict[str, Frame]:
-    """Layer-0 keys of the hypotheses, and of all tokens: of tokens each alone, of header rows where they stand."""
+    """Layer-0 keys of what is looked up, of the hypotheses, and of all tokens.
+
+    Of tokens each alone, of header rows where they stand.
+    """
     first = next(iter(layers(run.model)), None)
     if first is None or first.values is None or first.kind == "none":
         raise NotAvailable("layer 0 has no keys")
@@ -70,6 +74,8 @@ def key_frames(run: Run) -> dict[str, Frame]:
             sets = {HYPOTHESES: (role[role >= 0], tapped[:, role >= 0]), **sets}
         except NotAvailable:
             pass
+        if size := input_keys(run.task):
+            sets[INPUTS] = (tokens[:size, 0], tapped[:, :size])
     if any(tapped.ndim != 5 for _, tapped in sets.values()):
         raise NotAvailable("layer 0 has no keys of its own for each head")
     return {name: measure(role, tapped[:, :, 1], run) for name, (role, tapped) in sets.items()}
