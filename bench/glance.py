@@ -23,10 +23,11 @@ REFERENCES = ("best constant", "uniform")
 GLANCE_LEGEND = (
     "MAE (mean of |H_model - H_Bayes|) at the training horizon in bits, and the number of seeds; rows in the order of "
     "their mean share of the best constant's error, those that were run on most tasks first. The smallest of a task "
-    "is bold; which differences are more than chance, the ranks below say where rows have several seeds. Where an architecture has no row with the "
-    "preset's own settings, its best one stands there with a dagger (†), its steps and its batch: it does not "
-    "compare. *Italics* read nothing. Linear recurrences (mamba2, gated-deltanet, linear-attention, hybrid) have a "
-    "short convolution; what gives attention the like, positions=alibi-shift, is not in every preset."
+    "is bold; which differences are more than chance, the ranks below say where rows have several seeds. Where an "
+    "architecture has no row with the preset's own settings, its best one stands there with a dagger (†), its steps "
+    "and its batch: it does not compare. *Italics* read nothing. Linear recurrences (mamba2, gated-deltanet, "
+    "linear-attention, hybrid) have a short convolution; what gives attention the like, positions=alibi-shift, is not "
+    "in every preset."
 )
 SHAKY = "~: its seeds disagree on the verdict, or there is but one."
 PRIMITIVES_LEGEND = (

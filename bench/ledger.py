@@ -142,12 +142,12 @@ PUBLISHED: tuple[Row | Order | Cost | Primitives | Told | Stated | Mechanism, ..
     Cost("the transformer's training on hmm (to the 0.049 bits of v3)", GUIDE,
          "150,000 steps; 8 h on an RTX 4090 for all", 150_000, 0.049, "hmm", "transformer"),
     *(
-        Primitives(f"{name} has {published}", README, "primitives", arch, frozenset(has))
-        for name, arch, published, has in (
-            ("the transformer", "transformer", "all three primitives", ("accumulation", "transport", "binding")),
-            ("Mamba", "mamba2", "two of them, not binding", ("accumulation", "transport")),
-            ("an LSTM", "lstm", "accumulation alone", ("accumulation",)),
-            ("an MLP", "mlp", "none", ()),
+        Primitives(f"{name} has {which}", README, published, arch, frozenset(has))
+        for name, arch, which, published, has in (
+            ("the transformer", "transformer", "all primitives", "3 of 3", ("accumulation", "transport", "binding")),
+            ("Mamba", "mamba2", "two primitives, not binding", "2 of 3", ("accumulation", "transport")),
+            ("an LSTM", "lstm", "accumulation alone", "1 of 3", ("accumulation",)),
+            ("an MLP", "mlp", "no primitive", "fails", ()),
         )
     ),
     Row("transformer recalls, accuracy", LATER, 0.005, "recall", "transformer", "tv", over="uniform", whole=True,
