@@ -6,11 +6,15 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 from bench.records import read_all
+from bench.rows import row_name, same_settings
+from bench.stats import interval
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(sys.executable).parent.parent
@@ -33,6 +37,14 @@ def run(command, folder, **environment):
 
 def test_readme_has_commands():
     assert {"make run", "make test", "bench run --arch mlp --task hmm"} <= set(COMMANDS)
+
+
+def test_every_number_of_what_it_says_stands_on_the_leaderboard():
+    section = README.split("\n## What it says so far\n")[1].split("\n## ")[0]
+    quoted = re.findall(r"\d\.\d+(?:e-\d+)?", section)
+    published = "".join((ROOT / "leaderboard" / name).read_text() for name in ("README.md", "CLAIMS.md"))
+    assert len(quoted) > 10
+    assert set(quoted) <= set(re.findall(r"\d\.\d+(?:e-\d+)?", published))
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("bench run")])
@@ -159,32 +171,79 @@ def test_every_direct_dependency_is_pinned():
     assert {re.match(r"[\w-]+", name)[0] for name in named} <= pinned
 
 
-def test_every_row_of_the_recipe_study_is_its_record():
-    """A row ends with its record's id; its numbers are that record's, and no record is left out."""
-    rows = re.findall(r"^\| (.+) \| `([0-9a-f]{12})` \|$", (ROOT / "docs/recipe.md").read_text(), re.MULTILINE)
+RECIPE = (ROOT / "docs/recipe.md").read_text()
+
+
+def recipe_records(study):
+    """Those of the study at equal time, all of them at quick; or the single runs, each of which has a row."""
     records, problems = read_all(ROOT / "docs/recipe")
-    known = {record.id: record for record in records}
     assert not problems
+    return [record for record in records if (record.config["preset"] == "quick") == study]
+
+
+def study_table(task):
+    """Rows of the study at equal time, the best on exact targets first: what differs, then each track's errors."""
+    members = [record for record in recipe_records(study=True) if record.config["task"] == task]
+    rows = defaultdict(dict)
+    for same in same_settings(members):
+        named = row_name(same[0], same).split()[1:]
+        name = " ".join(part for part in named if not part.startswith(("steps=", "batch="))) or "the preset"
+        steps = f"{same[0].config['steps']:,} x {same[0].config['batch']}"
+        assert [r.config["seed"] for r in same] == [0, 1, 2]
+        rows[name, steps][same[0].config["supervision"]] = [
+            [(r.metrics[k] or {}).get(part, {}).get("entropy_mae") for r in same]
+            for k, part in (("20", "all"), *([("50", "post")] * (task == "hmm")))
+        ]
+
+    def cell(errors):
+        if not errors or None in errors:
+            return "n/a" if errors else "not run"
+        low, high = interval(errors)
+        return f"{mean(errors):.4f} [{low:.4f}, {high:.4f}]"
+
+    lines = []
+    shown = [track for track in ("posterior", "sampled") if any(track in tracks for tracks in rows.values())]
+    for (name, steps), tracks in sorted(rows.items(), key=lambda row: mean(row[1]["posterior"][0])):
+        nothing = [[] for _ in tracks["posterior"]]
+        cells = [cell(errors) for track in shown for errors in tracks.get(track, nothing)]
+        lines.append(f"| {' | '.join([name, steps, *cells])} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("task", ["hmm", "bijection"])
+def test_every_row_of_the_study_at_equal_time_is_its_records(task):
+    table = study_table(task)
+    assert table.count("\n") > 5
+    assert table in RECIPE
+
+
+def test_every_single_run_of_the_recipe_is_its_record():
+    """A row ends with its record's id; its numbers are that record's, and no record is left out."""
+    rows = re.findall(r"^\| (.+) \| `([0-9a-f]{12})` \|$", RECIPE, re.MULTILINE)
+    known = {record.id: record for record in recipe_records(study=False)}
     assert {name for _, name in rows} == known.keys()
     for cells, name in rows:
         record = known[name]
         steps, error, new, kl = cells.split(" | ")[1:5]
-        longest = max(record.metrics, key=int)
+        beyond = (record.metrics[max(record.metrics, key=int)] or {}).get("post")
         assert steps == f"{record.config['steps']:,} x {record.config['batch']}"
         assert error == f"{record.metrics[str(record.config['horizon'])]['all']['entropy_mae']:.4f}"
-        assert new in ("n/a", f"{(record.metrics[longest] or {}).get('post', {}).get('entropy_mae', -1):.4f}")
+        assert new == (f"{beyond['entropy_mae']:.4f}" if beyond else "n/a")
         assert kl == f"{record.metrics[str(record.config['horizon'])]['all']['kl']:.4f}"
 
 
-def test_starts_of_the_others_are_as_their_table_says():
-    rows = list(csv.reader((ROOT / "docs/recipe/starts.csv").read_text().splitlines()))[1:]
-    lines = [f"| `{arch}` | {what} | {task} | {float(a):.4f} | {float(b):.4f} |" for arch, what, task, a, b, _ in rows]
-    assert len(rows) > 5
-    assert "\n".join(lines) in (ROOT / "docs/recipe.md").read_text()
-
-
-def test_changes_of_the_code_are_as_their_table_says():
-    rows = list(csv.reader((ROOT / "docs/recipe/changes.csv").read_text().splitlines()))[1:]
-    lines = [f"| {what} | {float(mae):.4f} | {float(new):.4f} | {float(kl):.4f} |" for what, mae, new, kl, _ in rows]
-    assert len(rows) > 5
-    assert "\n".join(lines) in (ROOT / "docs/recipe.md").read_text()
+@pytest.mark.parametrize(
+    ("title", "file", "columns"),
+    [
+        ("What is in the code", "changes.csv", slice(1, 4)),
+        ("How the others start", "starts.csv", slice(3, 5)),
+    ],
+)
+def test_numbers_of_trials_without_records_are_those_of_their_file(title, file, columns):
+    trials = list(csv.reader((ROOT / "docs/recipe" / file).read_text().splitlines()))[1:]
+    known = {f"{float(value):.4f}" for trial in trials for value in trial[columns]}
+    section = RECIPE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    quoted = re.findall(r"\b\d\.\d{4}\b", section)
+    assert len(quoted) > 5
+    assert set(quoted) <= known
+    assert f"{len(trials)} trials" in section
