@@ -500,7 +500,7 @@ def test_a_report_is_json_too(made, tmp_path):
     questions = [ablation.parts, dynamics.course, manifold.manifold]
     report.write(run, tmp_path, questions)
     content = json.loads((tmp_path / "report.json").read_text())
-    assert content.keys() == {"run", "title", "sections"}
+    assert content.keys() == {"run", "title", "samples", "sections"}
     assert content["run"] == run.record.id
     assert content["title"] == "bijection, transformer, seed 0"
     assert [s["status"] for s in content["sections"]] == ["ok", "n/a", "ok"]

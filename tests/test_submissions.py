@@ -119,7 +119,7 @@ HOSTILE = [
 
 
 TORN = [
-    (lambda text: text + " " * (1 << 20), "bytes, more than 1,048,576"),
+    (lambda text: text + " " * (1 << 24), "bytes, more than 16,777,216"),
     (lambda text: text[:500], "not readable as JSON"),
     (lambda text: "[" * 100_000, "not readable as JSON"),
     (lambda text: text.replace('"kl": ', '"kl": NaN, "x": ', 1), "NaN is not a number"),
