@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tasks.base import TASKS, Batch, Shape, one_hot, require
+from tasks.base import TASKS, Batch, Shape, one_hot, permutations, rename_tokens, require, shuffle
 
 
 @TASKS.add("bijection", version=1, primitive="accumulation")
@@ -46,17 +46,33 @@ class Bijection:
         )
 
     def _draw_keys(self, n: int, horizon: int, rng: torch.Generator) -> Tensor:
-        return _permutations(n, self.size, rng)[:, :horizon]
+        return permutations(n, self.size, rng)[:, :horizon]
 
     def sample(self, n: int, horizon: int, rng: torch.Generator) -> Batch:
         self._require_reachable(horizon)
         keys_BK = self._draw_keys(n, horizon, rng)
-        values_BK = _permutations(n, self.size, rng).gather(1, keys_BK)
+        values_BK = permutations(n, self.size, rng).gather(1, keys_BK)
         pairs_BK2 = torch.stack([keys_BK, values_BK + self.size], dim=2)
         tokens_BT = pairs_BK2.flatten(1)[:, :-1]  # nothing follows the last key
         features = torch.empty(n, tokens_BT.shape[1], 0, dtype=torch.float64, device=rng.device)
         queries = torch.arange(0, tokens_BT.shape[1], 2, device=rng.device)
         return Batch(tokens_BT, features, values_BK, queries)
+
+    @property
+    def lookup_tokens(self) -> int:
+        return self.size
+
+    def hypotheses(self, tokens_BT: Tensor) -> Tensor:
+        """A value token stands for that value."""
+        return torch.where(tokens_BT >= self.size, tokens_BT - self.size, -1)
+
+    def reorder(self, batch: Batch, rng: torch.Generator) -> Batch:
+        """All pairs; the last key is asked about."""
+        pairs_BK2 = shuffle(batch.tokens[:, :-1].unflatten(1, (-1, 2)), rng)
+        return batch._replace(tokens=torch.cat([pairs_BK2.flatten(1), batch.tokens[:, -1:]], dim=1))
+
+    def rename(self, batch: Batch, order_BC: Tensor) -> Batch:
+        return rename_tokens(batch, order_BC, self.hypotheses(batch.tokens), self.size)
 
     def posterior(self, batch: Batch) -> Tensor:
         free_BKV = 1.0 - _shown_before(batch.tokens, self.size)
@@ -87,11 +103,6 @@ class BijectionRevisit(Bijection):
         free_BKV = 1.0 - shown_BKV
         free_BKV = free_BKV / free_BKV.sum(-1, keepdim=True).clamp(min=1.0)  # none free: every key was visited
         return torch.where(visited_BK1, known_BKV, free_BKV)
-
-
-def _permutations(n: int, size: int, rng: torch.Generator) -> Tensor:
-    # float64: ties of float32 uniforms would bias the order, once in a few thousand draws
-    return torch.rand(n, size, generator=rng, device=rng.device, dtype=torch.float64).argsort(1)
 
 
 def _values(tokens_BT: Tensor, size: int) -> Tensor:

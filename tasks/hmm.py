@@ -10,22 +10,32 @@ hmm         rows of T and E are Dirichlet(1, ..., 1). Source: Aggarwal, Dalal an
 hmm-sticky  T = r I + (1 - r) 1 pi^T with pi ~ Dirichlet(1, ..., 1): stay, or jump to a state that does not depend on
             the present one. Every eigenvalue but the first is r, so r = exp(-1 / relaxation) sets the relaxation time
             exactly, and with it how far back a filter must remember.
+hmm-tokens  in tasks/hmm_tokens.py: the task of the authors' released code. There, rows are floored at 0.05, rounded to
+            hundredths, each probability is a token, [OBS] stands before every symbol, and no transition precedes o_1.
+            Numbers from that code compare with that task, not with this one: the uniform predictor has 0.51 bits of
+            error here and 0.41 there.
 
-A task without the header, where T and E are to be inferred as well, is left out. Relabelling the states leaves its law
-unchanged, so the exact state posterior is uniform whatever is observed; and the predictive of the next symbol, which is
-not, sums over S^K hidden paths, each with an integral over T and E of its own. A particle approximation would have an
-error of the size of the errors that are to be measured.
+eval_prior=c scores chains of Dirichlet(c, ..., c) too, as the part `shifted`. The header says which chain it is, so the
+exact answer does not depend on the prior, and there is only one.
+
+A task without the header, where T and E are to be inferred as well, is left out; hmm-pool has M known chains instead.
+Relabelling the states leaves its law unchanged, so the exact state posterior is uniform whatever is observed; and the
+predictive of the next symbol, which is not, sums over S^K hidden paths, each with an integral over T and E of its own.
+A particle approximation would have an error of the size of the errors that are to be measured.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from tasks.base import TASKS, Batch, Shape, require
+from tasks.base import TASKS, Batch, Shape, Variant, require
+from tasks.pool import require_prior
 
 RELAXATIONS = (2.0, 8.0, 32.0)  # the rungs of hmm-sticky
 LOG_FLOOR = -10.0  # log p enters a network: e^-10 is as good as impossible, and a finite number
@@ -37,11 +47,14 @@ class HMM:
     states: int = 5
     symbols: int = 5
     horizon: int = 20
+    eval_prior: float | None = field(default=None, kw_only=True)  # score chains of this concentration too
+    moves_first: ClassVar[bool] = True  # a transition precedes the first observation
 
     def __post_init__(self) -> None:
         require(self.states >= 2, f"states must be at least 2, not {self.states}")
         require(self.symbols >= 2, f"symbols must be at least 2, not {self.symbols}")
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
+        require_prior("eval_prior", self.eval_prior)
 
     @property
     def shape(self) -> Shape:
@@ -55,30 +68,24 @@ class HMM:
     def max_horizon(self) -> int | None:
         return None
 
-    def _draw_law(self, n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _draw_law(self, n: int, rng: torch.Generator, prior: float) -> tuple[Tensor, Tensor]:
         """Transition [B, S, S] and emission [B, S, V] matrices."""
         S, V = self.states, self.symbols
-        return _dirichlet_rows((n, S, S), rng), _dirichlet_rows((n, S, V), rng)
+        return dirichlet_rows((n, S, S), rng, prior), dirichlet_rows((n, S, V), rng, prior)
 
     def sample(self, n: int, horizon: int, rng: torch.Generator) -> Batch:
+        return self._sample(n, horizon, rng, prior=1.0)
+
+    def _sample(self, n: int, horizon: int, rng: torch.Generator, prior: float) -> Batch:
         require(horizon >= 1, f"horizon must be at least 1, not {horizon}")
-        transition_BSS, emission_BSV = self._draw_law(n, rng)
-        u_KB = torch.rand(horizon, n, generator=rng, device=rng.device, dtype=torch.float64)
-        v_BK = torch.rand(n, horizon, generator=rng, device=rng.device, dtype=torch.float64)
-        state_B = torch.randint(self.states, (n,), generator=rng, device=rng.device)
-        # One flat index per step: row b*S + s of the stacked cumulative rows. The last column is left out, so that
-        # rounding in a cumulative sum can never point behind the last state.
-        base_B = torch.arange(n, device=rng.device) * self.states
-        ladder_XS = transition_BSS.cumsum(-1).flatten(0, 1)[:, :-1].contiguous()
-        path = []
-        for k in range(horizon):
-            row_BS = ladder_XS.index_select(0, base_B + state_B)
-            state_B = (u_KB[k, :, None] > row_BS).sum(1)
-            path.append(state_B)
-        states_BK = torch.stack(path, dim=1)
-        rungs_BKV = emission_BSV.cumsum(-1).flatten(0, 1)[:, :-1][base_B[:, None] + states_BK]
-        symbols_BK = (v_BK[..., None] > rungs_BKV).sum(-1)
+        transition_BSS, emission_BSV = self._draw_law(n, rng, prior)
+        symbols_BK, states_BK = walk(transition_BSS, emission_BSV, horizon, rng, self.moves_first)
         return self._compose(transition_BSS, emission_BSV, symbols_BK, states_BK)
+
+    def variants(self) -> dict[str, Variant]:
+        if self.eval_prior is None:
+            return {}
+        return {"shifted": Variant(partial(self._sample, prior=self.eval_prior), self.posterior)}
 
     def _compose(self, transition_BSS: Tensor, emission_BSV: Tensor, symbols_BK: Tensor, states_BK: Tensor) -> Batch:
         n, horizon = symbols_BK.shape
@@ -93,40 +100,65 @@ class HMM:
         queries = torch.arange(shape.header, shape.length(horizon), device=device)
         return Batch(torch.cat([names, symbols_BK], dim=1), features, states_BK, queries)
 
+    def _read_law(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Transition [B, S, S], emission [B, S, V] and the symbols [B, K], read from what is visible."""
+        S = self.states
+        return batch.features[:, :S, :S], batch.features[:, S : 2 * S, : self.symbols], batch.tokens[:, 2 * S :]
+
     def _read(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Transition [B, S, S] and the likelihood of each observation [B, K, S], read from what is visible."""
-        S, V = self.states, self.symbols
-        transition_BSS = batch.features[:, :S, :S]
-        emission_BSV = batch.features[:, S : 2 * S, :V]
-        symbols_BK = batch.tokens[:, 2 * S :]
-        likelihood_BSK = emission_BSV.gather(2, symbols_BK[:, None, :].expand(-1, S, -1))
+        """Transition [B, S, S] and the likelihood of each observation [B, K, S]."""
+        transition_BSS, emission_BSV, symbols_BK = self._read_law(batch)
+        likelihood_BSK = emission_BSV.gather(2, symbols_BK[:, None, :].expand(-1, self.states, -1))
         return transition_BSS, likelihood_BSK.transpose(1, 2)
+
+    def rename(self, batch: Batch, order_BC: Tensor) -> Batch:
+        transition_BSS, emission_BSV, symbols_BK = self._read_law(batch)
+        back_BS1 = order_BC.argsort(1)[:, :, None]  # the old name of each state
+        emission_BSV = emission_BSV.gather(1, back_BS1.expand_as(emission_BSV))
+        transition_BSS = transition_BSS.gather(1, back_BS1.expand_as(transition_BSS))
+        transition_BSS = transition_BSS.gather(2, back_BS1.transpose(1, 2).expand_as(transition_BSS))
+        return self._compose(transition_BSS, emission_BSV, symbols_BK, order_BC.gather(1, batch.targets))
+
+    def _prior(self, transition_BSS: Tensor) -> Tensor:
+        """Of the state at the first observation, [B, S]."""
+        uniform_BS = torch.full_like(transition_BSS[:, 0], 1.0 / self.states)
+        return _predict(uniform_BS, transition_BSS) if self.moves_first else uniform_BS
+
+    @property
+    def lookup_tokens(self) -> int:
+        return 0
+
+    def hypotheses(self, tokens_BT: Tensor) -> Tensor:
+        """Row s of T and row s of E in the header stand for state s."""
+        row = tokens_BT - self.symbols
+        return torch.where(row >= 0, row % self.states, -1)
 
     def posterior(self, batch: Batch) -> Tensor:
         transition_BSS, likelihood_BKS = self._read(batch)
-        belief_BS = torch.full_like(likelihood_BKS[:, 0], 1.0 / self.states)
+        prior_BS = self._prior(transition_BSS)
         beliefs = []
         for k in range(likelihood_BKS.shape[1]):
-            belief_BS = _update(belief_BS, transition_BSS, likelihood_BKS[:, k])
+            belief_BS = _observe(prior_BS, likelihood_BKS[:, k])
             beliefs.append(belief_BS)
+            prior_BS = _predict(belief_BS, transition_BSS)
         return torch.stack(beliefs, dim=1)
 
     def window_posterior(self, batch: Batch, window: int) -> Tensor:
         """The exact filter of someone who knows the chain and the time, but saw only the last `window` observations."""
         transition_BSS, likelihood_BKS = self._read(batch)
         K = likelihood_BKS.shape[1]
-        prior_BS = torch.full_like(likelihood_BKS[:, 0], 1.0 / self.states)
-        priors = [prior_BS]
+        priors = [self._prior(transition_BSS)]
         for _ in range(max(K - window, 0)):
-            prior_BS = _predict(prior_BS, transition_BSS)
-            priors.append(prior_BS)
-        # start[k]: the belief before the first observation that position k remembers
+            priors.append(_predict(priors[-1], transition_BSS))
+        # start with the prior of the state at the first observation that position k remembers
         start = torch.stack(priors, dim=1)
         first = (torch.arange(K, device=start.device) - window + 1).clamp(min=0)
         belief_BKS = start[:, first]
         for age in range(window - 1, -1, -1):
             now = torch.arange(K, device=start.device) - age
-            updated = _update(belief_BKS, transition_BSS[:, None], likelihood_BKS[:, now.clamp(min=0)])
+            updated = _observe(belief_BKS, likelihood_BKS[:, now.clamp(min=0)])
+            if age > 0:
+                updated = _predict(updated, transition_BSS[:, None])
             belief_BKS = torch.where((now >= 0)[:, None], updated, belief_BKS)
         return belief_BKS
 
@@ -146,15 +178,42 @@ class StickyHMM(HMM):
         super().__post_init__()
         require(self.relaxation > 0, f"relaxation must be positive, not {self.relaxation}")
 
-    def _draw_law(self, n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _draw_law(self, n: int, rng: torch.Generator, prior: float) -> tuple[Tensor, Tensor]:
         S, stay = self.states, math.exp(-1.0 / self.relaxation)
-        jump_B1S = _dirichlet_rows((n, 1, S), rng)
+        jump_B1S = dirichlet_rows((n, 1, S), rng, prior)
         identity = torch.eye(S, dtype=torch.float64, device=rng.device)
-        return stay * identity + (1 - stay) * jump_B1S, _dirichlet_rows((n, S, self.symbols), rng)
+        return stay * identity + (1 - stay) * jump_B1S, dirichlet_rows((n, S, self.symbols), rng, prior)
 
 
-def _dirichlet_rows(size: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """Rows from Dirichlet(1, ..., 1): exponentials, normalised."""
+def walk(
+    transition_BSS: Tensor, emission_BSV: Tensor, horizon: int, rng: torch.Generator, moves_first: bool = True
+) -> tuple[Tensor, Tensor]:
+    """What each chain shows and where it is, [B, K] each."""
+    n, states = transition_BSS.shape[:2]
+    u_KB = torch.rand(horizon, n, generator=rng, device=rng.device, dtype=torch.float64)
+    v_BK = torch.rand(n, horizon, generator=rng, device=rng.device, dtype=torch.float64)
+    state_B = torch.randint(states, (n,), generator=rng, device=rng.device)
+    # One flat index per step: row b*S + s of the stacked cumulative rows. The last column is left out, so that
+    # rounding in a cumulative sum can never point behind the last state.
+    base_B = torch.arange(n, device=rng.device) * states
+    ladder_XS = transition_BSS.cumsum(-1).flatten(0, 1)[:, :-1].contiguous()
+    path = []
+    for k in range(horizon):
+        if k > 0 or moves_first:
+            row_BS = ladder_XS.index_select(0, base_B + state_B)
+            state_B = (u_KB[k, :, None] > row_BS).sum(1)
+        path.append(state_B)
+    states_BK = torch.stack(path, dim=1)
+    rungs_BKV = emission_BSV.cumsum(-1).flatten(0, 1)[:, :-1][base_B[:, None] + states_BK]
+    return (v_BK[..., None] > rungs_BKV).sum(-1), states_BK
+
+
+def dirichlet_rows(size: tuple[int, ...], rng: torch.Generator, prior: float = 1.0) -> Tensor:
+    """Rows from Dirichlet(prior, ..., prior): gamma variables, normalised; exponentials for a prior of 1."""
+    if prior != 1.0:
+        shape = torch.full(size, prior, dtype=torch.float64, device=rng.device)
+        gamma = torch._standard_gamma(shape, generator=rng)
+        return gamma / gamma.sum(-1, keepdim=True)
     # 1 - u lies in (0, 1]: log never sees a zero
     draws = -torch.log1p(-torch.rand(size, generator=rng, device=rng.device, dtype=torch.float64))
     return draws / draws.sum(-1, keepdim=True)
@@ -165,6 +224,6 @@ def _predict(belief: Tensor, transition: Tensor) -> Tensor:
     return (belief[..., :, None] * transition).sum(-2)
 
 
-def _update(belief: Tensor, transition: Tensor, likelihood: Tensor) -> Tensor:
-    joint = _predict(belief, transition) * likelihood
+def _observe(prior: Tensor, likelihood: Tensor) -> Tensor:
+    joint = prior * likelihood
     return joint / joint.sum(-1, keepdim=True)

@@ -8,19 +8,23 @@ exact    y = w.x + noise, w ~ N(0, I), x ~ N(0, I), noise ~ N(0, s^2) with s kno
              A = I + sum x x^T / s^2,   mean = x.A^-1 sum x y / s^2,   variance = x.A^-1 x + s^2,
          and the mass of a bin is a difference of two values of its distribution function
 
+pool=M   w is one of M weights w_m, and the mass of a bin is their mixture, each weighed by the likelihood of the pairs
+         before; see tasks/pool.py
+
 Bins have equal mass under N(0, D + s^2); the outer two are open. Source: the in-context regression of Garg et al. 2022
 (arXiv:2208.01066), with the predictive distribution asked for instead of its mean.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tasks.base import TASKS, Batch, Shape, require
+from tasks.base import TASKS, Batch, Shape, Variant, require, shuffle
+from tasks.pool import choose, laws, pieces, pool_variants, require_pool
 
 
 @TASKS.add("regression", version=1)
@@ -30,12 +34,14 @@ class Regression:
     noise: float = 0.5
     bins: int = 20
     horizon: int = 20
+    pool: int | None = None  # training weights; None: every sequence has fresh ones
 
     def __post_init__(self) -> None:
         require(self.dims >= 1, f"dims must be at least 1, not {self.dims}")
         require(self.noise > 0, f"noise must be positive, not {self.noise}")
         require(self.bins >= 2, f"bins must be at least 2, not {self.bins}")
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
+        require_pool(self.pool)
 
     @property
     def shape(self) -> Shape:
@@ -49,13 +55,17 @@ class Regression:
         shares = torch.arange(1, self.bins, dtype=torch.float64, device=device) / self.bins
         return torch.special.ndtri(shares) * (self.dims + self.noise**2) ** 0.5
 
+    def draw_laws(self, n: int, rng: torch.Generator) -> Tensor:
+        return torch.randn(n, self.dims, generator=rng, device=rng.device, dtype=torch.float64)
+
     def sample(self, n: int, horizon: int, rng: torch.Generator) -> Batch:
         require(horizon >= 1, f"horizon must be at least 1, not {horizon}")
 
         def normal(*size: int) -> Tensor:
             return torch.randn(size, generator=rng, device=rng.device, dtype=torch.float64)
 
-        w_BD, x_BKD = normal(n, self.dims), normal(n, horizon, self.dims)
+        w_BD = choose(self.pooled(rng.device), n, rng) if self.pool else self.draw_laws(n, rng)
+        x_BKD = normal(n, horizon, self.dims)
         y_BK = (x_BKD * w_BD[:, None]).sum(-1) + self.noise * normal(n, horizon)
         steps_BK2F = torch.stack([pad(x_BKD, (0, 1)), pad(y_BK[..., None], (self.dims, 0))], dim=2)
         features_BTF = steps_BK2F.flatten(1, 2)[:, :-1]  # nothing follows the last x
@@ -64,17 +74,64 @@ class Regression:
         targets_BK = torch.bucketize(y_BK, self.edges(rng.device))
         return Batch(tokens_BT, features_BTF, targets_BK, torch.arange(0, length, 2, device=rng.device))
 
+    def reorder(self, batch: Batch, rng: torch.Generator) -> Batch:
+        """All pairs; the last x is asked about."""
+        pairs_BK2F = shuffle(batch.features[:, :-1].unflatten(1, (-1, 2)), rng)
+        return batch._replace(features=torch.cat([pairs_BK2F.flatten(1, 2), batch.features[:, -1:]], dim=1))
+
     def posterior(self, batch: Batch) -> Tensor:
+        if self.pool:
+            w_MD = self.pooled(batch.tokens.device)
+            numbers = batch.targets.shape[1] * len(w_MD) * self.bins
+            return torch.cat([self._mix(part.features, w_MD) for part in pieces(batch, numbers)])
         x_BKD = batch.features[:, 0::2, :-1]
         y_BK = pad(batch.features[:, 1::2, -1], (0, 1))  # the last x has no y
         outer = (x_BKD[..., :, None] * x_BKD[..., None, :] / self.noise**2).cumsum(1)
         moment = (x_BKD * y_BK[..., None] / self.noise**2).cumsum(1)
         before_BKDD, before_BKD = pad(outer, (0, 0, 0, 0, 1, 0))[:, :-1], pad(moment, (0, 0, 1, 0))[:, :-1]
         precision_BKDD = before_BKDD + torch.eye(self.dims, dtype=torch.float64, device=x_BKD.device)
-        gain_BKD = torch.linalg.solve_ex(precision_BKDD, x_BKD)[
-            0
-        ]  # solve would have the host wait, to look for failures
+        # solve would have the host wait, to look for failures
+        gain_BKD = torch.linalg.solve_ex(precision_BKDD, x_BKD)[0]
         mean_BK1 = (gain_BKD * before_BKD).sum(-1, keepdim=True)
         spread_BK1 = ((gain_BKD * x_BKD).sum(-1, keepdim=True) + self.noise**2).sqrt()
         below = torch.special.ndtr((self.edges(x_BKD.device) - mean_BK1) / spread_BK1)
         return pad(below, (0, 1), value=1.0) - pad(below, (1, 0))
+
+    def _mix(self, features_BTF: Tensor, w_MD: Tensor) -> Tensor:
+        """The predictions of the pool's weights, each weighed by how well it has foretold the pairs before."""
+        x_BKD = features_BTF[:, 0::2, :-1]
+        y_BK1 = pad(features_BTF[:, 1::2, -1], (0, 1))[..., None]
+        mean_BKM = x_BKD @ w_MD.T
+        fit_BKM = (-0.5 * ((y_BK1 - mean_BKM) / self.noise) ** 2).cumsum(1)
+        weight_BK1M = pad(fit_BKM, (0, 0, 1, 0))[:, :-1].softmax(-1)[:, :, None]
+        masses_BKMC = masses(self.edges(w_MD.device) / self.noise - mean_BKM[..., None] / self.noise)
+        return (weight_BK1M @ masses_BKMC).squeeze(2)
+
+    def pooled(self, device: torch.device) -> Tensor:
+        """The pool's weights [M, D]."""
+        assert self.pool is not None
+        return laws(self._full(), self.pool, device)
+
+    def _full(self) -> Regression:
+        return replace(self, pool=None)
+
+    def variants(self) -> dict[str, Variant]:
+        return pool_variants(self, self._full()) if self.pool else {}
+
+    def references(self, batch: Batch) -> dict[str, Tensor]:
+        named = {"pool prior": self, "full prior": self._full()} if self.pool else {}
+        return {name: task.posterior(batch) for name, task in named.items()}
+
+
+def masses(z: Tensor) -> Tensor:
+    """The masses of N(0, 1) between ascending borders [..., C-1], [..., C].
+
+    From the tail beyond each border, so that a bin far out has a small mass and not a rounded zero. Tails on the right
+    count as negative: a mass is then a difference, plus 1 in the one bin that has 0 inside.
+    """
+    tail = z.abs().mul_(0.5**0.5).erfc_().mul_(0.5).copysign_(z).neg_()  # several times as fast as ndtr
+    found = z.new_empty(*z.shape[:-1], z.shape[-1] + 1)
+    found[..., 0], found[..., -1] = tail[..., 0], -tail[..., -1]
+    torch.sub(tail[..., 1:], tail[..., :-1], out=found[..., 1:-1])
+    bin_of_zero = torch.signbit(z).sum(-1, keepdim=True)
+    return found.scatter_add_(-1, bin_of_zero, torch.ones_like(found[..., :1]))

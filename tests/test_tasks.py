@@ -10,7 +10,7 @@ import torch
 from hmmlearn.hmm import CategoricalHMM
 
 from bench.registry import BadInput
-from bench.score import entropy_bits, make_exam, score
+from bench.run.score import entropy_bits, make_exam, score
 from bench.seeds import generator
 from tasks.base import TASKS
 from tasks.bernoulli import BOS, Bernoulli
@@ -101,8 +101,8 @@ def window_error(task, window):
     return score(exam, task.window_posterior(exam.batch, window).log()).summary()["entropy_mae"]
 
 
-def test_the_ladder_in_readme_is_the_one_computed():
-    text = (Path(__file__).parent.parent / "README.md").read_text()
+def test_the_ladder_on_the_page_is_the_one_computed():
+    text = (Path(__file__).parent.parent / "docs/tasks.md").read_text()
     chains = {"`hmm`": HMM(), **{f"relaxation {r:g}": StickyHMM(relaxation=r) for r in RELAXATIONS}}
     for name, task in chains.items():
         cells = re.search(rf"^\| {name} \| (0[^|]*\|.*) \|$", text, re.MULTILINE)[1].split(" | ")
