@@ -1,4 +1,4 @@
-"""Every module in this folder registers its architectures when imported; a new file needs no other line."""
+"""Importing this package imports every module in its folder, and each registers its architectures."""
 
 from bench.registry import load
 

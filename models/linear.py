@@ -1,18 +1,19 @@
-"""Linear recurrences: a transformer's blocks with attention replaced by a state of fixed size.
+"""Linear recurrences: the stack of models/stack.py around mixers with a state of fixed size.
 
-    x = embed(tokens, features)
-    x = x + mixer(norm(x))          each layer
-    x = x + ffn(norm(x))
-    logits = head(norm(x))
-
-linear-attention  phi(q) S / phi(q) z, phi = elu + 1, S and z plain sums (Katharopoulos et al. 2020, arXiv:2006.16236)
+linear-attention  phi(q) S / phi(q) z, phi = elu + 1, S and z are sums (Katharopoulos et al. 2020, arXiv:2006.16236)
 mamba2            decays and step sizes read from the input, keys and queries shared by all heads, a skip and a gate
                   (Dao and Gu 2024, arXiv:2405.21060)
-gated-deltanet    unit keys whose stored value is replaced, with decay and a gate (Yang et al. 2024, arXiv:2412.06464)
+gated-deltanet    keys of unit length; a new value replaces the stored one; decay and a gate
+                  (Yang et al. 2024, arXiv:2412.06464)
+gated-deltanet-signed
+                  the same with transitions whose eigenvalues may be negative (Grazzi et al. 2024, arXiv:2411.12537)
 hybrid            gated-deltanet with attention in its middle layer
 
-Order is seen through a short causal convolution in front of each recurrence, not through positions. Heads are half as
-many as the transformer's and twice as wide: the capacity of a state grows with the width of its keys.
+A short causal convolution in front of each recurrence shows the order of the tokens; there are no position encodings.
+There are half as many heads as in the transformer, each twice as wide, because the capacity of a state grows with the
+width of its keys.
+
+Shape suffixes: B sequences, T positions, D width, C channels, 3 and 4 positions of the convolution.
 """
 
 from __future__ import annotations
@@ -28,26 +29,27 @@ from torch.nn.functional import elu, normalize, pad, silu, softplus
 from models.base import (
     ARCHS,
     TOLERANCE,
-    Embed,
-    FeedForward,
     Geometry,
     count_built,
+    inner_linear,
+    mark_values,
     residual_out,
     solve_affine,
     usual_hidden,
 )
 from models.kernels.attention import SERVED_WIDTHS
 from models.kernels.recurrence import decayed_sum, decayed_sum_step, delta_rule, delta_rule_step
+from models.stack import Layer, RecurrentStack
 from models.taps import Tap
 from models.transformer import Attention
 from tasks.base import Shape
 
-TAPS = 4  # positions that a short convolution sees: the present and three before it
-FORGOTTEN = (0.001, 0.1)  # shares of its state that a head forgets in a step, at the start: the least and the most
+TAPS = 4  # width of the short convolution: the present position and the three before it
+FORGOTTEN = (0.001, 0.1)  # share of its state that a head forgets per step at initialisation, from slowest to fastest
 
 
 class _Convolve(torch.autograd.Function):
-    """Each tap in turn, in one buffer: autograd's own way pads, multiplies and fills with zeros once a tap."""
+    """Adds one tap after another into one buffer; autograd would pad, multiply and fill with zeros for every tap."""
 
     @staticmethod
     def forward(ctx: Any, x_BTC: Tensor, weight_4C: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ class _Convolve(torch.autograd.Function):
 
 
 class ShortConv(nn.Module):
-    """A causal convolution of each channel by itself, starting as the identity."""
+    """A causal depthwise convolution, initialised near the identity."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -91,11 +93,12 @@ class ShortConv(nn.Module):
 
 
 class Mixer(nn.Module):
-    """What the three recurrences share. A subclass says how much it carries and what it does at each position."""
+    """Base class of the three recurrences. A subclass sets the sizes of its state and implements one step."""
 
     heads: int
     keys: int  # width of a key
-    values: int  # width of a value, with the normaliser where there is one
+    values: int  # width of a value, including the normaliser of linear attention
+    recurrence: str  # the function of models/kernels/recurrence.py that it calls
     conv: ShortConv
 
     def step(self, x_BD: Tensor, state: list[Any]) -> Tensor:
@@ -104,16 +107,15 @@ class Mixer(nn.Module):
     def start(self, batch: int, length: int) -> list[Any]:
         return [self.conv.start(batch), self.conv.weight.new_zeros(batch, self.heads, self.keys, self.values)]
 
-    def state_bytes(self, length: int) -> int:
-        return 4 * ((TAPS - 1) * self.conv.weight.shape[0] + self.heads * self.keys * self.values)
-
 
 class LinearAttention(Mixer):
+    recurrence = "decayed_sum"
+
     def __init__(self, width: int, heads: int, head_width: int) -> None:
         super().__init__()
         self.heads, self.keys, self.values = heads, head_width, head_width + 1
-        self.project = nn.Linear(width, 3 * heads * head_width, bias=False)
-        self.project.weight.parts = 3  # type: ignore[attr-defined]  # three maps in one matrix, for Muon to tell apart
+        self.project = inner_linear(width, 3 * heads * head_width, bias=False, parts=3)  # query, key, value
+        mark_values(self.project, 2, 3)
         self.conv = ShortConv(3 * heads * head_width)
         self.out = residual_out(nn.Linear(heads * head_width, width, bias=False))
         self.qkv, self.z = Tap(), Tap()
@@ -121,7 +123,7 @@ class LinearAttention(Mixer):
     def _read(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x.unflatten(-1, (3, self.heads, self.keys))).unbind(-3)
         q, k = elu(q) + 1, elu(k) + 1
-        return q, k, pad(v, (0, 1), value=1.0), torch.zeros_like(q[..., 0])  # a last value of one sums the weights
+        return q, k, pad(v, (0, 1), value=1.0), torch.zeros_like(q[..., 0])  # the appended 1 sums the weights
 
     def _write(self, sums: Tensor) -> Tensor:
         return self.out(self.z(sums[..., :-1] / sums[..., -1:].clamp(min=1e-6)).flatten(-2))
@@ -136,18 +138,22 @@ class LinearAttention(Mixer):
 
 
 class Mamba2(Mixer):
-    """What is written is scaled by dt, ten times higher than Mamba's at the start, since sequences here are short; what
-    is forgotten by a dt, and a starts so low that some heads keep a whole sequence."""
+    """The state decays by exp(-a dt) per step and inputs are scaled by dt.
+
+    dt starts ten times higher than in Mamba, because sequences are short here. a starts low enough for some heads to
+    remember a whole sequence.
+    """
+
+    recurrence = "decayed_sum"
 
     def __init__(self, width: int, heads: int, head_width: int) -> None:
         super().__init__()
         inner = 2 * heads * head_width
         self.heads, self.keys, self.values = heads, heads * head_width, 2 * head_width
-        self.project = nn.Linear(width, 2 * inner, bias=False)
-        self.project.weight.parts = 2  # type: ignore[attr-defined]  # gate, value
-        self.address = nn.Linear(width, 2 * self.keys, bias=False)
-        self.address.weight.parts = 2  # type: ignore[attr-defined]  # query, key
-        self.rate = nn.Linear(width, heads, bias=False)
+        self.project = inner_linear(width, 2 * inner, bias=False, parts=2)  # gate, value
+        mark_values(self.project, 1, 2)
+        self.address = inner_linear(width, 2 * self.keys, bias=False, parts=2)  # query, key
+        self.rate = inner_linear(width, heads, bias=False)
         self.conv = ShortConv(inner + 2 * self.keys)
         dt = _spread(heads, 0.05, 0.5)
         self.log_a = nn.Parameter((_spread(heads, *FORGOTTEN) / dt).log())
@@ -187,14 +193,15 @@ class Mamba2(Mixer):
 
 
 class GatedDeltaNet(Mixer):
+    recurrence = "delta_rule"
+
     def __init__(self, width: int, heads: int, head_width: int) -> None:
         super().__init__()
         self.heads, self.keys, self.values = heads, head_width, head_width
-        self.project = nn.Linear(width, 3 * heads * head_width, bias=False)
-        self.project.weight.parts = 3  # type: ignore[attr-defined]
-        self.gate = nn.Linear(width, heads * head_width, bias=False)
-        self.rate = nn.Linear(width, 2 * heads, bias=False)
-        self.rate.weight.parts = 2  # type: ignore[attr-defined]  # decay, strength
+        self.project = inner_linear(width, 3 * heads * head_width, bias=False, parts=3)  # query, key, value
+        mark_values(self.project, 2, 3)
+        self.gate = inner_linear(width, heads * head_width, bias=False)
+        self.rate = inner_linear(width, 2 * heads, bias=False, parts=2)  # decay, strength
         self.conv = ShortConv(3 * heads * head_width)
         self.log_a = nn.Parameter(torch.zeros(heads))
         self.rate_bias = nn.Parameter(_before_softplus(_spread(heads, *FORGOTTEN)))
@@ -221,8 +228,19 @@ class GatedDeltaNet(Mixer):
         return self._write(sums, self.gate(x_BD))
 
 
+class SignedDeltaNet(GatedDeltaNet):
+    """A write corrects up to twice the error, so that a transition's eigenvalues lie between -1 and 1.
+
+    A permutation has eigenvalues other than 0 and 1: without the sign, one step cannot swap two entries of the state.
+    """
+
+    def _read(self, x: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        q, k, v, g, strength = super()._read(x, rate)
+        return q, k, v, g, 2 * strength
+
+
 class Attending(nn.Module):
-    """Attention as a mixer; its state is how many positions it has read, with their keys and values."""
+    """Attention as a mixer. Its state is the number of positions read so far, with their keys and values."""
 
     def __init__(self, attend: Attention) -> None:
         super().__init__()
@@ -239,71 +257,20 @@ class Attending(nn.Module):
         state[0] = position + 1
         return self.attend.step(x_BD, memory, position)
 
-    def state_bytes(self, length: int) -> int:
-        return self.attend.state_bytes(length)
-
-
-class Layer(nn.Module):
-    def __init__(self, width: int, mixer: Mixer | Attending, hidden: int, activation: str) -> None:
-        super().__init__()
-        self.norm1, self.mixer = nn.LayerNorm(width), mixer
-        self.norm2, self.ffn = nn.LayerNorm(width), FeedForward(width, hidden, activation)
-        self.mixed, self.resid = Tap(), Tap()
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        x_BTD = x_BTD + self.mixed(self.mixer(self.norm1(x_BTD)))
-        return self.resid(x_BTD + self.ffn(self.norm2(x_BTD)))
-
-    def step(self, x_BD: Tensor, state: list[Any]) -> Tensor:
-        x_BD = x_BD + self.mixed(self.mixer.step(self.norm1(x_BD), state))
-        return self.resid(x_BD + self.ffn(self.norm2(x_BD)))
-
-
-class Linear(nn.Module):
-    max_length = None
-
-    def __init__(self, shape: Shape, width: int, mixers: list[Mixer | Attending], hidden: int, activation: str) -> None:
-        super().__init__()
-        self.embed = Embed(shape, width)
-        self.blocks = nn.ModuleList(Layer(width, mixer, hidden, activation) for mixer in mixers)
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, shape.classes)
-
-    def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
-        x_BTD = self.embed(tokens_BT, features_BTF)
-        for block in self.blocks:
-            x_BTD = block(x_BTD)
-        return self.head(self.norm(x_BTD))
-
-    def _layers(self) -> list[Layer]:
-        return [block for block in self.blocks if isinstance(block, Layer)]
-
-    def state_bytes(self, length: int) -> int:
-        """What the recurrences have stored, what their convolutions still see, and what attention remembers."""
-        return sum(layer.mixer.state_bytes(length) for layer in self._layers())
-
-    def start(self, batch: int, length: int) -> list[list[Any]]:
-        return [layer.mixer.start(batch, length) for layer in self._layers()]
-
-    def step(self, tokens_B: Tensor, features_BF: Tensor, state: list[list[Any]]) -> Tensor:
-        x_BD = self.embed(tokens_B, features_BF)
-        for layer, of_layer in zip(self._layers(), state, strict=True):
-            x_BD = layer.step(x_BD, of_layer)
-        return self.head(self.norm(x_BD))
-
 
 def _spread(heads: int, least: float, most: float) -> Tensor:
-    """One number a head, evenly in their logs."""
+    """One number per head, evenly spaced in the logarithm."""
     middle = torch.tensor([(least * most) ** 0.5])
     return torch.logspace(math.log10(least), math.log10(most), heads) if heads > 1 else middle
 
 
 def _before_softplus(x: Tensor) -> Tensor:
+    """The inverse of softplus."""
     return x.expm1().log()
 
 
 def build(shape: Shape, params: int, geometry: Geometry, *, mixer: type[Mixer], attend: bool = False) -> nn.Module:
-    """As near to the transformer's proportions (a feed-forward four times the width) as the budget allows."""
+    """The size in budget that is nearest to the transformer's proportions (a feed-forward four times the width)."""
     layers, heads = geometry.layers, -(-geometry.heads // 2)
 
     def make(head_width: int, hidden: int) -> nn.Module:
@@ -314,7 +281,8 @@ def build(shape: Shape, params: int, geometry: Geometry, *, mixer: type[Mixer], 
                 width, geometry.heads, head_width, shape.header, geometry.positions, geometry.attention
             )
             mixers[layers // 2] = Attending(attention)
-        return Linear(shape, width, mixers, hidden, geometry.activation)
+        # the mixers are made before the embedding: published runs began with random numbers in this order
+        return RecurrentStack(shape, width, (Layer(width, m, hidden, geometry.activation) for m in mixers))
 
     def count(*size: int) -> int:
         return count_built(partial(make, *size))
@@ -336,6 +304,9 @@ ARCHS.add("mamba2", triton=True, note="state-space duality: scalar decays read f
 )
 ARCHS.add("gated-deltanet", triton=True, note="a state whose entries are replaced, with decay")(
     partial(build, mixer=GatedDeltaNet)
+)
+ARCHS.add("gated-deltanet-signed", triton=True, note="the same with eigenvalues from -1 to 1: it can swap entries")(
+    partial(build, mixer=SignedDeltaNet)
 )
 ARCHS.add("hybrid", triton=True, note="gated-deltanet with attention in the middle layer")(
     partial(build, mixer=GatedDeltaNet, attend=True)

@@ -1,14 +1,16 @@
-"""Deep residual MLPs: no attention, no recurrence, the same number of parameters.
+"""Deep residual MLPs: no attention and no recurrence, with the same number of parameters.
 
-    prefix   every position's embedding, flattened: header and lead as they stand, then the steps oldest first
+    prefix = embeddings of all positions so far, flattened: header, lead, then the steps, oldest first
     x = linear(prefix)
     x = x + down(activate(up(norm(x))))     each block: two layers
     logits = head(norm(x))
 
-`mlp` reads the whole causal prefix, so it can in principle compute any of these posteriors; slots before the first
-step are zero, so that the present always stands in the same slot, the last. It cannot read a sequence longer than those
-it was built for. `mlp-pointwise` reads the present position alone: the context-free control that published MLP numbers
+`mlp` reads the whole causal prefix, so in principle it can compute the posterior of every task. Slots before the first
+step are zero, so the present position is always in the last slot. It cannot read sequences longer than those it was
+built for. `mlp-pointwise` reads only the present position: the context-free control that published MLP numbers
 correspond to.
+
+Shape suffixes: B sequences, T positions, E embedding width, W width of the residual stream, F features.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from models.base import (
     Embed,
     Geometry,
     count_built,
+    inner_linear,
     map_up,
     residual_out,
     solve,
@@ -38,13 +41,13 @@ EMBED_WIDTH = 16
 
 
 class Prefix(nn.Module):
-    """The first layer: all positions up to now, flattened, times one matrix."""
+    """The first layer: one linear map of all positions so far, flattened."""
 
     def __init__(self, header: int, steps: int, width: int) -> None:
         super().__init__()
         self.header, self.steps = header, steps
-        self.fixed = nn.Linear(header * EMBED_WIDTH, width, bias=False) if header else None
-        self.recent = nn.Linear(steps * EMBED_WIDTH, width)
+        self.fixed = inner_linear(header * EMBED_WIDTH, width, bias=False) if header else None
+        self.recent = inner_linear(steps * EMBED_WIDTH, width)
 
     def forward(self, x_BTE: Tensor) -> Tensor:
         B, T, E = x_BTE.shape
@@ -54,9 +57,8 @@ class Prefix(nn.Module):
         if self.fixed is None:
             return out_BTW
         rows = self.fixed.weight.unflatten(1, (self.header, E))
-        seen = torch.einsum("bhe,whe->bhw", x_BTE[:, : self.header], rows).cumsum(
-            1
-        )  # a header position sees no later one
+        # the cumulative sum keeps header positions causal
+        seen = torch.einsum("bhe,whe->bhw", x_BTE[:, : self.header], rows).cumsum(1)
         return torch.cat([seen + self.recent.bias, out_BTW + seen[:, -1:]], dim=1)
 
 
@@ -79,7 +81,7 @@ class MLP(nn.Module):
         length, fixed = shape.length(shape.horizon), shape.header + shape.lead
         self.max_length = None if pointwise else length
         self.embed = Embed(shape, EMBED_WIDTH)
-        self.read: nn.Module = nn.Linear(EMBED_WIDTH, width) if pointwise else Prefix(fixed, length - fixed, width)
+        self.read = inner_linear(EMBED_WIDTH, width) if pointwise else Prefix(fixed, length - fixed, width)
         self.blocks = nn.ModuleList(Block(width, hidden, activation) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, shape.classes)
@@ -91,12 +93,12 @@ class MLP(nn.Module):
         return self.head(self.norm(x_BTW))
 
     def state_bytes(self, length: int) -> int:
-        """The embedded prefix itself; nothing for a reader of one position."""
+        """The embedded prefix; nothing for the pointwise MLP."""
         return 0 if self.max_length is None else length * EMBED_WIDTH * 4
 
 
 def build(shape: Shape, params: int, geometry: Geometry, *, pointwise: bool) -> nn.Module:
-    """Three layers for each of the transformer's, at most 20: 18 and 20 at the sizes of the paper."""
+    """Three layers for each layer of the transformer, at most 20: 18 and 20 at the sizes of the paper."""
     blocks = max(1, min(20, 3 * geometry.layers) // 2)
 
     def count(width: int, hidden: int) -> int:

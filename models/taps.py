@@ -1,7 +1,7 @@
 """Named places in a model where activations can be read or replaced.
 
-A Tap is the identity. Outside `record` and `edit` it costs nothing and changes nothing; its name is its path in the
-model, such as `blocks.0.attn.qkv`.
+A Tap is the identity and has no effect outside `record` and `edit`. Its name is its path in the model, for example
+`blocks.0.attn.qkv`.
 
     with record(model, "blocks.*.resid") as seen:
         model(tokens, features)
@@ -42,7 +42,7 @@ def _select(model: nn.Module, pattern: str) -> dict[str, Tap]:
 
 @contextmanager
 def record(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
-    """Collect what passes the matching taps; a later forward overwrites an earlier one."""
+    """Collect the activations at the matching taps; a later forward pass overwrites an earlier one."""
     seen: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[..., None]:
@@ -62,7 +62,7 @@ def record(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
 
 @contextmanager
 def edit(model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Replace what passes the matching taps by a function of it."""
+    """Replace the activations at the matching taps by a function of them."""
 
     def replace(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
         return lambda _module, _inputs, output: change(output)

@@ -5,22 +5,28 @@
     x = x + ffn(norm(x))
     logits = head(norm(x))
 
-Pre-norm, biases everywhere, an untied head; read whole, or step by step with a cache of keys and values. Positions:
-learned or sinusoidal vectors, rotated queries and keys (rope), distance slopes with an exempt header (alibi), the same
-with a shift (alibi-shift), or none. The shift adds to each query, key and value a share of the previous position's, one
-learned weight a channel, at first zero: a convolution of width two where Primer's has three (So et al. 2021,
-arXiv:2109.08668) and the linear recurrences have four.
-An ablation is a constructor argument, trained from scratch; what it saves goes into the feed-forward width, so that
-every variant stands within its row's parameter budget.
+Pre-norm, biases everywhere, an untied head. It reads a whole sequence at once, or step by step with a cache of keys and
+values. Position encodings: learned or sinusoidal vectors, rotated queries and keys (rope), slopes over distance that
+exempt the header (alibi), the same with a shift (alibi-shift), or none. The shift adds to each query, key and value a
+share of the previous position's, with one learned weight per channel that starts at zero. It is a convolution of width
+two; Primer's has width three (So et al. 2021, arXiv:2109.08668), the linear recurrences have width four.
 
-transformer-looped is one block applied as often as the reference has layers (Dehghani et al. 2018, arXiv:1807.03819):
-the depth of the computation without its parameters, which go into width.
+`transformer-plain` is the model of the paper: it keeps the plain block where the settings give the others a shift or
+another activation.
+
+An ablation is a constructor argument and is trained from scratch. The parameters that it saves go into the feed-forward
+width, so every variant has the same parameter budget.
+
+transformer-looped applies one block as often as the reference has layers (Dehghani et al. 2018, arXiv:1807.03819): the
+same depth of computation with one block's parameters, and therefore a wider block.
+
+Shape suffixes: B sequences, T positions, D width, H heads, d head width, C = 3 H d, F features.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,9 +40,11 @@ from models.base import (
     Embed,
     FeedForward,
     Geometry,
+    Shift,
     count_built,
+    inner_linear,
+    mark_values,
     residual_out,
-    shift,
     solve_affine,
     usual_hidden,
 )
@@ -46,10 +54,17 @@ from tasks.base import Shape
 
 
 class Memory(NamedTuple):
-    """What attention carries from one position to the next."""
+    """The state of attention between two positions."""
 
     cache_BT2Hd: Tensor  # keys and values so far
-    last_BC: Tensor  # the previous position's projection, for the shift; of no width without one
+    last_BC: Tensor  # the previous position's projection, for the shift; empty without a shift
+
+
+class Sum(NamedTuple):
+    """The state of uniform attention: a mean needs only the sum of the values so far."""
+
+    sum_B1Hd: Tensor
+    last_BC: Tensor  # the previous position's values, for the shift; empty without a shift
 
 
 class Attention(nn.Module):
@@ -59,11 +74,8 @@ class Attention(nn.Module):
         self.rotate = positions == "rope"
         self.slopes: Tensor | None
         self.register_buffer("slopes", _slopes(heads) if positions.startswith("alibi") else None, persistent=False)
-        self.gate: Tensor | None
-        self.register_buffer("gate", None, persistent=False)  # [heads]: set it to switch heads off
-        self.project = nn.Linear(width, 3 * heads * head_width)
-        self.project.weight.parts = 3  # type: ignore[attr-defined]  # three maps in one matrix, for Muon to tell apart
-        self.shift = nn.Parameter(torch.zeros(3 * heads * head_width)) if positions == "alibi-shift" else None
+        self.project = mark_values(inner_linear(width, 3 * heads * head_width, parts=3), 2, 3)  # query, key, value
+        self.shift = Shift(3 * heads * head_width) if positions == "alibi-shift" else None
         self.out = residual_out(nn.Linear(heads * head_width, width))
         self.qkv, self.z = Tap(), Tap()
 
@@ -71,19 +83,19 @@ class Attention(nn.Module):
         B, T, _ = x_BTD.shape
         y_BTC = self.project(x_BTD)
         if self.shift is not None:
-            y_BTC = shift(y_BTC, self.shift)
+            y_BTC = self.shift(y_BTC)
         qkv_BT3Hd = y_BTC.view(B, T, 3, self.heads, self.head_width)
         if self.rotate:
             q, k, v = qkv_BT3Hd.unbind(2)
             qkv_BT3Hd = torch.stack([_rotate(q), _rotate(k), v], dim=2)
-        z_BTHd = self.z(attention(self.qkv(qkv_BT3Hd), self.slopes, self.header, self.gate, self.backend))
+        z_BTHd = self.z(attention(self.qkv(qkv_BT3Hd), self.slopes, self.header, self.backend))
         return self.out(z_BTHd.flatten(2))
 
     def start(self, batch: int, length: int) -> Memory:
-        """Room for the keys and values of `length` positions, and for the last projection if there is a shift."""
+        """Memory for the keys and values of `length` positions, and for the last projection if there is a shift."""
         new = self.project.weight.new_zeros
-        channels = 0 if self.shift is None else len(self.shift)
-        return Memory(new(batch, length, 2, self.heads, self.head_width), new(batch, channels))
+        last_BC = new(batch, 0) if self.shift is None else self.shift.start(batch)
+        return Memory(new(batch, length, 2, self.heads, self.head_width), last_BC)
 
     def state_bytes(self, length: int) -> int:
         return sum(4 * x.numel() for x in self.start(1, length))
@@ -91,54 +103,59 @@ class Attention(nn.Module):
     def step(self, x_BD: Tensor, memory: Memory, position: int) -> Tensor:
         y_BC = self.project(x_BD)
         if self.shift is not None:
-            shifted_BC = y_BC + self.shift * memory.last_BC
-            memory.last_BC.copy_(y_BC)
-            y_BC = shifted_BC
+            y_BC = self.shift.step(y_BC, memory.last_BC)
         qkv_B13Hd = y_BC.view(len(x_BD), 1, 3, self.heads, self.head_width)
         if self.rotate:
             q, k, v = qkv_B13Hd.unbind(2)
             qkv_B13Hd = torch.stack([_rotate(q, position), _rotate(k, position), v], dim=2)
-        qkv_B3Hd = self.qkv(qkv_B13Hd)[:, 0]  # to a tap, a step is a sequence of one
+        qkv_B3Hd = self.qkv(qkv_B13Hd)[:, 0]  # a tap sees a step as a sequence of length one
         memory.cache_BT2Hd[:, position] = qkv_B3Hd[:, 1:]
-        z_BHd = attention_step(
-            qkv_B3Hd[:, 0], memory.cache_BT2Hd, position + 1, self.slopes, self.header, self.gate, self.backend
-        )
+        z_BHd = attention_step(qkv_B3Hd[:, 0], memory.cache_BT2Hd, position + 1, self.slopes, self.header, self.backend)
         return self.out(self.z(z_BHd[:, None])[:, 0].flatten(1))
 
 
 def _slopes(heads: int) -> Tensor:
-    """From 1, steep enough to find the previous token by, down towards nothing, for what is far away.
+    """Slopes from 1, steep enough to find the previous token, towards zero, for tokens far away.
 
-    A head that is alone has the middle of that range: with the steepest slope it would be blind beyond a few positions,
-    and its row would say nothing of how many heads it takes.
+    A single head gets the middle of that range: with the steepest slope it could see only a few positions, and
+    transformer-1-head would not measure what several heads are good for.
     """
     return 2.0 ** (-8.0 * (torch.arange(heads) / heads if heads > 1 else torch.tensor([0.5])))
 
 
 class UniformAttention(nn.Module):
-    """Attention whose weights are the causal mean: it mixes positions but cannot choose among them."""
+    """Attention with equal weights on all positions so far: it mixes positions but cannot select one."""
 
-    def __init__(self, width: int, heads: int, head_width: int) -> None:
+    def __init__(self, width: int, heads: int, head_width: int, shift: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.value = nn.Linear(width, heads * head_width)
+        self.value = mark_values(inner_linear(width, heads * head_width))
+        self.shift = Shift(heads * head_width) if shift else None
         self.out = residual_out(nn.Linear(heads * head_width, width))
         self.v, self.z = Tap(), Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        v_BTHd = self.v(self.value(x_BTD).unflatten(2, (self.heads, -1)))
+        v_BTC = self.value(x_BTD)
+        if self.shift is not None:
+            v_BTC = self.shift(v_BTC)
+        v_BTHd = self.v(v_BTC.unflatten(2, (self.heads, -1)))
         count_T = torch.arange(1, x_BTD.shape[1] + 1, device=x_BTD.device)
         return self.out(self.z(v_BTHd.cumsum(1) / count_T[:, None, None]).flatten(2))
 
-    def start(self, batch: int, length: int) -> Tensor:
-        """The sum of the values so far: a mean needs no more."""
-        return self.value.weight.new_zeros(batch, 1, self.heads, self.value.out_features // self.heads)
+    def start(self, batch: int, length: int) -> Sum:
+        new = self.value.weight.new_zeros
+        last_BC = new(batch, 0) if self.shift is None else self.shift.start(batch)
+        return Sum(new(batch, 1, self.heads, self.value.out_features // self.heads), last_BC)
 
     def state_bytes(self, length: int) -> int:
-        return 4 * self.value.out_features
+        return sum(4 * x.numel() for x in self.start(1, length))
 
-    def step(self, x_BD: Tensor, sum_B1Hd: Tensor, position: int) -> Tensor:
-        sum_B1Hd += self.v(self.value(x_BD).view_as(sum_B1Hd))
+    def step(self, x_BD: Tensor, memory: Sum, position: int) -> Tensor:
+        sum_B1Hd, last_BC = memory
+        v_BC = self.value(x_BD)
+        if self.shift is not None:
+            v_BC = self.shift.step(v_BC, last_BC)
+        sum_B1Hd += self.v(v_BC.view_as(sum_B1Hd))
         return self.out(self.z(sum_B1Hd / (position + 1))[:, 0].flatten(1))
 
 
@@ -167,16 +184,16 @@ class Block(nn.Module):
 
 
 def _norm(width: int) -> nn.Module:
-    """LayerNorm; of two numbers it would keep nothing but which is larger, so there it is left out."""
+    """LayerNorm, left out at widths 1 and 2: of two numbers it keeps only which one is larger."""
     return nn.LayerNorm(width) if width > 2 else nn.Identity()
 
 
 @dataclass
 class State:
-    """What is carried from one position to the next."""
+    """The state between two positions."""
 
     position: int
-    memory: list[Memory | Tensor | None]  # one a block: of attention, a running sum, or nothing
+    memory: list[Memory | Sum | None]  # one per block: keys and values, a running sum, or nothing
 
 
 class Transformer(nn.Module):
@@ -206,7 +223,7 @@ class Transformer(nn.Module):
             attn: Attention | UniformAttention | None = None
             if layer < layers - attention_off:
                 attn = (
-                    UniformAttention(width, heads, head_width)
+                    UniformAttention(width, heads, head_width, positions.endswith("-shift"))
                     if uniform
                     else Attention(width, heads, head_width, shape.header, positions, backend)
                 )
@@ -221,12 +238,12 @@ class Transformer(nn.Module):
         return self.head(self.norm(x_BTD))
 
     def _passes(self) -> list[Block]:
-        """The blocks in the order in which they are applied; in a loop each pass has keys and values of its own."""
+        """The blocks in the order of application; every pass of a loop has its own keys and values."""
         return [block for block in self.blocks if isinstance(block, Block)] * self.loops
 
     def start(self, batch: int, length: int) -> State:
         if self.max_length is not None and length > self.max_length:
-            raise ValueError(f"{length} positions asked for, this model reads at most {self.max_length}")
+            raise ValueError(f"{length} positions requested, but this model reads at most {self.max_length}")
         attns = [block.attn for block in self._passes()]
         return State(0, [attn.start(batch, length) if attn is not None else None for attn in attns])
 
@@ -238,12 +255,12 @@ class Transformer(nn.Module):
         return self.head(self.norm(x_BD))
 
     def state_bytes(self, length: int) -> int:
-        """Keys and values of every layer, with the last projection where there is a shift; of a mean, its sum."""
+        """Keys and values of all layers, and the last projections if there is a shift; for a mean, its sum."""
         return sum(block.attn.state_bytes(length) for block in self._passes() if block.attn is not None)
 
 
 class _Places(nn.Module):
-    """Adds a vector for the place in the sequence, if the scheme has one."""
+    """Adds a position vector, if the encoding has one."""
 
     def __init__(self, positions: str, length: int, width: int) -> None:
         super().__init__()
@@ -266,7 +283,7 @@ def _angles(first: int, length: int, pairs: int, device: torch.device) -> Tensor
 
 
 def _rotate(x_BTHd: Tensor, first: int = 0) -> Tensor:
-    """Rotary positions (Su et al. 2021): turn each pair of coordinates by an angle that grows with the position."""
+    """Rotary positions (Su et al. 2021): rotate each pair of coordinates by an angle proportional to the position."""
     half = x_BTHd.shape[-1] // 2
     angles_T1d = _angles(first, x_BTHd.shape[1], half, x_BTHd.device)[:, None, :]
     cos, sin = angles_T1d.cos().to(x_BTHd.dtype), angles_T1d.sin().to(x_BTHd.dtype)
@@ -275,7 +292,7 @@ def _rotate(x_BTHd: Tensor, first: int = 0) -> Tensor:
 
 
 def reference(shape: Shape, geometry: Geometry) -> nn.Module:
-    """The transformer exactly as its preset draws it; its count is the budget of the row."""
+    """The transformer exactly as the preset describes it; its number of parameters is the budget of all others."""
     return Transformer(
         shape,
         layers=geometry.layers,
@@ -302,7 +319,7 @@ def build(
     attention_off: int = 0,
     looped: bool = False,
 ) -> nn.Module:
-    """A transformer within the budget, as near to the usual proportions (width = heads x head width) as it can be."""
+    """The transformer in budget that is nearest to the usual proportions (width = heads x head width)."""
     layers = geometry.layers if layers is None else layers
     heads = geometry.heads if heads is None else heads
     if attention_off >= layers:
@@ -337,6 +354,12 @@ def build(
 @ARCHS.add("transformer", note="pre-norm transformer: the reference of every row")
 def _transformer(shape: Shape, params: int, geometry: Geometry) -> nn.Module:
     return reference(shape, geometry)
+
+
+@ARCHS.add("transformer-plain", fixed_block=True, note="the plain block whatever the settings: no shift, squared ReLU")
+def _plain(shape: Shape, params: int, geometry: Geometry) -> nn.Module:
+    positions = geometry.positions.removesuffix("-shift")
+    return build(shape, params, replace(geometry, positions=positions, activation="relu2"))
 
 
 ARCHS.add("transformer-no-attn-top2", note="attention off in the top two layers")(partial(build, attention_off=2))

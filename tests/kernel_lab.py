@@ -66,32 +66,31 @@ def main() -> None:
         teach_bfloat16()
     if order["mistake"]:
         load_with_mistake(*order["mistake"])
-    from bench import kernels
-    from models.kernels import attention_triton
+    from models.kernels import attention_triton, check
 
     outputs: list[torch.Tensor] = []
-    for name in ("_empty_outputs", "_empty_gradients"):
-        plain = getattr(attention_triton, name)
+    empty_outputs, empty_gradient = attention_triton._empty_outputs, attention_triton._empty_gradient
 
-        def guarded(*inputs, plain=plain):
-            return tuple(banded(torch.full_like(t, float("nan")), CANARY, outputs) for t in plain(*inputs))
+    def guarded(tensor: torch.Tensor) -> torch.Tensor:
+        return banded(torch.full_like(tensor, float("nan")), CANARY, outputs)
 
-        setattr(attention_triton, name, guarded)
-    tensors = kernels.tensors
+    attention_triton._empty_outputs = lambda qkv: tuple(guarded(t) for t in empty_outputs(qkv))
+    attention_triton._empty_gradient = lambda qkv: guarded(empty_gradient(qkv))
+    tensors = check.tensors
 
     def between_nans(case, device):
         given = tensors(case, device)
         return {k: None if t is None else banded(t, float("nan"), []) for k, t in given.items()}
 
-    kernels.tensors = between_nans
+    check.tensors = between_nans
     answers = []
     for wanted in order["cases"]:
         outputs.clear()
-        case = kernels.Case(**wanted)
-        found = kernels.errors(case, "cpu")
+        case = check.Case(**wanted)
+        found = check.errors(case, "cpu")
         canary = torch.tensor(CANARY)
         touched = sum(int((band != canary.to(band.dtype)).sum()) for band in outputs)
-        answers.append({"errors": found, "failures": kernels.failures(case, found), "touched": touched})
+        answers.append({"errors": found, "failures": check.failures(case, found), "touched": touched})
     print(json.dumps(answers))
 
 

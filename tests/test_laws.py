@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from bench.laws import Unlawful, require_lawful
 from bench.registry import BadInput, Registry, load
-from bench.run import run_one
+from bench.run.contract import Unlawful, require_lawful
+from bench.run.run import run_one
 from models.base import ARCHS
 from models.transformer import reference
 
@@ -67,7 +67,7 @@ def test_what_training_brings_out_is_a_failed_run(smoke, monkeypatch, capsys):
     record, weights = run_one(config)
     assert (record.status, weights) == ("failed", None)
     assert "transformer sees the future" in record.error
-    assert record.seconds["train"] > 0  # only its trained weights showed it
+    assert record.seconds.train > 0  # only its trained weights showed it
     assert capsys.readouterr().err == ""
 
 
@@ -115,7 +115,7 @@ def bench_run(capsys, tmp_path, monkeypatch):
 
 def test_all_among_others_is_all(bench_run, monkeypatch):
     seen = []
-    monkeypatch.setattr("bench.engine.run_all", lambda configs, *_: seen.extend(c.arch for c in configs) or [])
+    monkeypatch.setattr("bench.engine.dispatch.run_all", lambda configs, *_: seen.extend(c.arch for c in configs) or [])
     assert bench_run("--arch", "mlp", "all", "--task", "hmm", "--preset", "smoke") == (0, "")
     assert seen == ARCHS.names()
 

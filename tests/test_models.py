@@ -8,13 +8,15 @@ import torch
 from bench.config import compose
 from bench.presets import NEWER_BLOCK
 from bench.registry import BadInput
+from bench.report.rollout import refusal
+from bench.run.train import loss_nats
 from bench.seeds import generator
-from bench.train import loss_nats
 from models.base import (
     ACTIVATIONS,
     ARCHS,
     POSITIONS,
     Geometry,
+    Shift,
     build,
     count_built,
     count_parameters,
@@ -83,6 +85,20 @@ class TestEveryArchitecture:
             if (arch, name) != ("mlp-pointwise", "embed.feature.weight"):  # rows stand where it is never asked
                 assert p.grad.abs().sum() > 0, name
 
+    def test_one_position_at_a_time_gives_the_same_logits(self, arch, task_name):
+        task = TASKS[task_name]()
+        model = make(arch, task).eval().double()
+        if not hasattr(model, "step"):
+            assert refusal(model, 1) == "the architecture has no step function"
+            return
+        batch = task.sample(3, task.horizon, generator("cpu", 0, "t"))
+        length = batch.tokens.shape[1]
+        with torch.no_grad():
+            whole = model(batch.tokens, batch.features)
+            state = model.start(3, length)
+            steps = [model.step(batch.tokens[:, t], batch.features[:, t], state) for t in range(length)]
+        torch.testing.assert_close(torch.stack(steps, dim=1), whole, rtol=1e-8, atol=1e-8)
+
     def test_taps_change_nothing_until_edited(self, arch, task_name):
         task = TASKS[task_name]()
         model = make(arch, task).eval()
@@ -112,6 +128,24 @@ def test_a_sequence_longer_than_training_is_read_or_declared_unreadable():
             assert model.max_length < 60
 
 
+@pytest.mark.parametrize("arch", ["transformer", "transformer-uniform-attn", "lstm", "gru", "hybrid"])
+def test_every_mixer_without_a_convolution_is_offered_the_shift(arch):
+    def shifts(positions):
+        model = make(arch, TASKS["hmm"](), Geometry(3, 2, 32, 64, positions))
+        return sum(isinstance(module, Shift) for module in model.modules())
+
+    layers = {"lstm": 2, "gru": 2, "hybrid": 1}  # of its mixers, hybrid's attention alone has no convolution
+    assert (shifts("alibi"), shifts("alibi-shift")) == (0, layers.get(arch, 3))
+
+
+def test_the_plain_transformer_keeps_its_block():
+    newer, plain = Geometry(3, 2, 32, 64, "alibi-shift", activation="swiglu"), Geometry(3, 2, 32, 64, "alibi")
+    task = TASKS["hmm"]()
+    kept = {name: p.shape for name, p in make("transformer-plain", task, newer).named_parameters()}
+    assert kept.keys() == dict(make("transformer", task, plain).named_parameters()).keys()
+    assert kept["blocks.0.attn.project.weight"] == (96, 32)
+
+
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_only_positions_tell_the_order_of_values_apart(positions):
     """Swap two earlier pairs: a transformer without positions answers the same, one with positions does not."""
@@ -133,7 +167,6 @@ def test_attention_backends_agree_with_a_loop(length, header, with_slopes):
     torch.manual_seed(0)
     qkv = torch.randn(2, length, 3, 3, 8, dtype=torch.float64)
     q, k, v = qkv.unbind(2)
-    gate = torch.tensor([1.0, 0.0, -0.5], dtype=torch.float64)
     slopes = torch.tensor([1.0, 0.25, 0.0], dtype=torch.float64) if with_slopes else None
     expected = torch.zeros_like(q)
     for i in range(length):
@@ -144,22 +177,20 @@ def test_attention_backends_agree_with_a_loop(length, header, with_slopes):
         expected[:, i] = torch.einsum("bhj,bjhd->bhd", scores.softmax(-1), v[:, : i + 1])
     for backend in ("sdpa", "math"):
         torch.testing.assert_close(attention(qkv, slopes, header, backend=backend), expected)
-        torch.testing.assert_close(attention(qkv, slopes, header, gate, backend), expected * gate[:, None])
     cache = torch.nn.functional.pad(qkv[:, :, 1:], (0, 0, 0, 0, 0, 0, 0, 7), value=math.nan)  # room for later positions
     for t in range(length):
-        step = attention_step(q[:, t], cache, t + 1, slopes, header, gate)
-        torch.testing.assert_close(step, expected[:, t] * gate[:, None])
+        torch.testing.assert_close(attention_step(q[:, t], cache, t + 1, slopes, header), expected[:, t])
 
 
 def test_a_shift_adds_a_share_of_the_previous_position():
     model = make("transformer", TASKS["hmm"](), Geometry(2, 2, 32, 64, "alibi-shift")).double()
     attend = model.blocks[1].attn
-    torch.nn.init.normal_(attend.shift)
+    torch.nn.init.normal_(attend.shift.weight)
     x = torch.randn(3, 15, 32, dtype=torch.float64)
     with record(attend, "qkv") as seen:
         attend(x)
     y = attend.project(x)
-    expected = y + torch.nn.functional.pad(y, (0, 0, 1, 0))[:, :-1] * attend.shift
+    expected = y + torch.nn.functional.pad(y, (0, 0, 1, 0))[:, :-1] * attend.shift.weight
     torch.testing.assert_close(seen["qkv"].flatten(2), expected)
     y = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(shift, (y, torch.randn(4, dtype=torch.float64, requires_grad=True)))
@@ -194,7 +225,7 @@ def test_an_edit_reaches_the_steps_too():
 
 def test_learned_positions_refuse_steps_beyond_their_length():
     model = make("transformer", TASKS["bernoulli"](horizon=15), Geometry(1, 1, 8, 8, "learned"))
-    with pytest.raises(ValueError, match="16 positions asked for, this model reads at most 15"):
+    with pytest.raises(ValueError, match="16 positions requested, but this model reads at most 15"):
         model.start(1, 16)
 
 

@@ -11,16 +11,26 @@ from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
 
 from bench.config import compose
-from bench.run import step_flops
+from bench.run.run import check_recurrences, step_flops
 from bench.seeds import generator
-from models.base import POSITIONS, Geometry, count_parameters
-from models.kernels.recurrence import CHUNK, decayed_sum, decayed_sum_step, delta_rule, delta_rule_step
+from models.base import POSITIONS, Geometry, Shift, count_parameters
+from models.kernels import check
+from models.kernels.recurrence import CHUNK, chunked, decayed_sum, decayed_sum_step, delta_rule, delta_rule_step, fused
 from models.linear import TAPS, ShortConv
 from models.taps import record
 from tasks.base import TASKS
 from tests.test_models import make
 
-ARCHS = ["lstm", "gru", "linear-attention", "mamba2", "gated-deltanet", "hybrid", "transformer-looped"]
+ARCHS = [
+    "lstm",
+    "gru",
+    "linear-attention",
+    "mamba2",
+    "gated-deltanet",
+    "gated-deltanet-signed",
+    "hybrid",
+    "transformer-looped",
+]
 LENGTHS = [1, 15, 39, CHUNK - 1, CHUNK, 3 * CHUNK + 1]
 
 
@@ -30,7 +40,7 @@ def inputs(length, dtype=torch.float32):
     q, k = (torch.nn.functional.normalize(torch.randn(2, length, 3, 8, dtype=dtype), dim=-1) for _ in range(2))
     v = torch.randn(2, length, 3, 5, dtype=dtype)
     g = -torch.tensor([0.0, 0.1, 5.0], dtype=dtype) * torch.rand(2, length, 3, dtype=dtype)
-    b = torch.rand(2, length, 3, dtype=dtype)
+    b = 2 * torch.rand(2, length, 3, dtype=dtype)
     return [x.requires_grad_() for x in (q, k, v, g, b)]
 
 
@@ -71,11 +81,14 @@ def test_chunks_equal_the_definition_step_by_step(length, whole, step, count):
     torch.testing.assert_close(whole(*tensors), torch.stack(outs, dim=1), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("positions", ["alibi", "alibi-shift"])
 @pytest.mark.parametrize("task_name", ["bijection", "hmm"])
-@pytest.mark.parametrize("arch", ARCHS)
-def test_step_by_step_equals_the_parallel_form(arch, task_name):
+@pytest.mark.parametrize("arch", [*ARCHS, "transformer-uniform-attn"])
+def test_step_by_step_equals_the_parallel_form(arch, task_name, positions):
     task = TASKS[task_name]()
-    model = make(arch, task, Geometry(3, 2, 32, 64)).eval().double()
+    model = make(arch, task, Geometry(3, 2, 32, 64, positions)).eval().double()
+    for shift in (module for module in model.modules() if isinstance(module, Shift)):
+        torch.nn.init.normal_(shift.weight)  # it starts at zero
     batch = task.sample(3, task.horizon, generator("cpu", 0, "t"))
     length = batch.tokens.shape[1]
     with torch.no_grad():
@@ -160,15 +173,49 @@ def test_on_cuda_flas_kernels_are_asked_for_float32(monkeypatch):
     asked = []
     monkeypatch.delenv("TRITON_F32_DEFAULT", raising=False)
 
-    def kernel(*_, **__):
-        asked.append(os.environ.get("TRITON_F32_DEFAULT"))
-        return (None,)
+    def kernel(q, *_, scale, chunk_size):
+        asked.append((os.environ.get("TRITON_F32_DEFAULT"), scale, chunk_size))
+        return (q,)
 
     monkeypatch.setitem(sys.modules, "fla.ops.simple_gla", SimpleNamespace(chunk_simple_gla=kernel))
     monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", SimpleNamespace(chunk_gated_delta_rule=kernel))
-    decayed_sum(SimpleNamespace(is_cuda=True), None, None, None)
-    delta_rule(SimpleNamespace(is_cuda=True), None, None, None, None)
-    assert asked == ["ieee", "ieee"]
+    fused("decayed_sum", *inputs(3)[:4])
+    fused("delta_rule", *inputs(3))
+    assert asked == [("ieee", 1.0, 16), ("ieee", 1.0, 16)]
+
+
+def test_a_run_checks_flas_kernels_at_the_shapes_that_it_will_use(monkeypatch):
+    checked = []
+    monkeypatch.setattr("bench.run.run.require_right_recurrence", lambda case, device: checked.append(case))
+    for arch, name in (("mamba2", "decayed_sum"), ("hybrid", "delta_rule")):
+        config = compose("quick", arch, "hmm", 0, "cpu", {"horizons": (20, 50)})
+        check_recurrences(config.make_model(), config)
+        assert [(c.name, c.length) for c in checked] == [(name, 30), (name, 60)]
+        assert checked[0].heads == 2
+        checked.clear()
+
+
+def test_nothing_is_trained_on_a_recurrence_that_fails(monkeypatch):
+    case = check.Recurrence("delta_rule", 39, 2, 16, 16)
+    monkeypatch.setattr(check, "fused", lambda name, *x: 1.001 * chunked(*x))
+    with pytest.raises(RuntimeError, match=r"fla's kernel fails its check at .*delta_rule.*out is off by 1.0e-03"):
+        check.require_right_recurrence(case, "cpu")
+    monkeypatch.setattr(check, "fused", lambda name, *x: chunked(*x))
+    check.require_right_recurrence(case, "cpu")
+
+
+def test_no_grid_of_flas_kernels_is_larger_than_cuda_allows(monkeypatch):
+    """Sequences times heads are on an axis of 65,535: more are computed in parts, with the same answer."""
+    sizes = []
+
+    def kernel(q, k, v, g, **_):
+        sizes.append(q.shape[0] * q.shape[2])
+        return (chunked(q, k, v, g),)
+
+    monkeypatch.setitem(sys.modules, "fla.ops.simple_gla", SimpleNamespace(chunk_simple_gla=kernel))
+    tensors = [torch.rand(40_000, 1, 2, 1) for _ in range(3)] + [-torch.rand(40_000, 1, 2)]
+    torch.testing.assert_close(fused("decayed_sum", *tensors), chunked(*tensors), rtol=0, atol=0)
+    assert sizes == [65_534, 80_000 - 65_534]
 
 
 def test_flas_kernels_take_the_arguments_that_they_are_given():
@@ -205,6 +252,6 @@ def test_arithmetic_is_counted_on_the_model_that_is_trained(monkeypatch):
         counted.append(count_parameters(model))
         return next(model.parameters()).sum()
 
-    monkeypatch.setattr("bench.run.loss_nats", loss)
+    monkeypatch.setattr("bench.run.run.loss_nats", loss)
     step_flops(config)
     assert counted == [trained]

@@ -1,53 +1,52 @@
-"""Linear recurrences over a matrix-valued state S [K, V], one a head, behind one call each.
+"""Linear recurrences over a matrix-valued state S [K, V] per head, each behind one call.
 
 decayed_sum   S_t = exp(g_t) S_{t-1} + k_t v_t^T                              o_t = q_t S_t
 delta_rule    S_t = exp(g_t) S_{t-1} + b_t k_t (v_t - exp(g_t) k_t S_{t-1})^T   o_t = q_t S_t
 
 The first is linear attention with a scalar decay: state-space duality (Dao and Gu 2024, arXiv:2405.21060). The second
-is the gated delta rule (Yang et al. 2024, arXiv:2412.06464): what is stored under a key is replaced, not added to.
+is the gated delta rule (Yang et al. 2024, arXiv:2412.06464): a new value replaces the one stored under its key.
 
-q, k [B, T, H, K], v [B, T, H, V], log decays g and strengths b [B, T, H] -> [B, T, H, V]. On CUDA the sums are
-fla-core's Triton kernels; elsewhere the chunked forms below, matrix products within a chunk and a loop over chunks.
-The `_step` functions are the definitions above, read aloud: one position and its state.
+q, k [B, T, H, K], v [B, T, H, V], log decays g and strengths b [B, T, H] -> [B, T, H, V]. On CUDA, fla-core's Triton
+kernels compute them; elsewhere the chunked form below, with matrix products within a chunk and a loop over chunks.
+The `_step` functions are the definitions above for a single position.
 """
 
 from __future__ import annotations
 
 import os
+from typing import cast
 
 import torch
 from torch import Tensor
 
-CHUNK = 64  # positions that meet in one matrix: the tasks at their training horizons fit into one
+CHUNK = 64  # positions per matrix; at their training horizons most tasks fit into one
+FUSED_CHUNK = 16  # with float32 products fla's default of 64 spills more, takes longer to compile, and inverts in TF32
+GRID = 65535  # CUDA's limit for the second axis of a grid, where fla has sequences times heads
 
 
 def decayed_sum(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
-    if q.is_cuda:
-        from fla.ops.simple_gla import chunk_simple_gla  # Triton is imported only where it is used
-
-        _ask_for_float32()
-
-        out: Tensor = chunk_simple_gla(q, k, v, g, scale=1.0)[0]
-        return out
-    return _chunked(q, k, v, g, None)
+    return fused("decayed_sum", q, k, v, g) if q.is_cuda else chunked(q, k, v, g)
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor) -> Tensor:
-    if q.is_cuda:
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-
-        _ask_for_float32()
-        out: Tensor = chunk_gated_delta_rule(q, k, v, g, b, scale=1.0)[0]
-        return out
-    return _chunked(q, k, v, g, b)
+    return fused("delta_rule", q, k, v, g, b) if q.is_cuda else chunked(q, k, v, g, b)
 
 
-def _ask_for_float32() -> None:
-    """Triton multiplies float32 in TF32 where a kernel does not say; fla's mostly do not, and ours say float32.
-
-    What is left in TF32 is fla's inversion of a triangle in the delta rule, which does say.
-    """
+def fused(name: str, *tensors: Tensor) -> Tensor:
+    """fla's kernels, on as many sequences at a time as their grids can hold."""
+    # Triton's default for products is TF32. This changes it for kernels that set no precision, which are all that run
+    # with chunks of 16; longer chunks of the delta rule invert their matrices in TF32 whatever is asked for.
     os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # Triton is imported only where it is used
+    from fla.ops.simple_gla import chunk_simple_gla
+
+    kernel = {"decayed_sum": chunk_simple_gla, "delta_rule": chunk_gated_delta_rule}[name]
+    tensors = tuple(x.float() for x in tensors)  # autocast mixes dtypes
+    sequences = max(1, GRID // tensors[0].shape[2])
+    if len(tensors[0]) <= sequences:  # a split into one part would still be copied together in the backward pass
+        return cast(Tensor, kernel(*tensors, scale=1.0, chunk_size=FUSED_CHUNK)[0])
+    parts = zip(*(x.split(sequences) for x in tensors), strict=True)
+    return torch.cat([kernel(*part, scale=1.0, chunk_size=FUSED_CHUNK)[0] for part in parts])
 
 
 def decayed_sum_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +62,8 @@ def delta_rule_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state
     return (q[..., :, None] * state).sum(-2), state
 
 
-def _chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor | None) -> Tensor:
+def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor | None = None) -> Tensor:
+    """Both in plain torch, in any precision: the decayed sum, or with strengths b the delta rule."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, T, .]
     g, b = g.transpose(1, 2), None if b is None else b.transpose(1, 2)
     length = q.shape[2]
@@ -72,16 +72,16 @@ def _chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor | None) -> Te
     for start in range(0, length, CHUNK):
         now = slice(start, start + CHUNK)
         qc, kc, vc = q[:, :, now], k[:, :, now], v[:, :, now]
-        total = g[:, :, now].cumsum(-1)  # log of all that has decayed since the chunk began
+        total = g[:, :, now].cumsum(-1)  # log of the total decay since the start of the chunk
         future = torch.ones(qc.shape[2], qc.shape[2], dtype=torch.bool, device=q.device).triu(1)
-        # masked before exp: a decay run backwards in time would overflow
+        # masked before exp, because a negative decay of future positions would overflow
         kept = (total[..., :, None] - total[..., None, :]).masked_fill(future, -torch.inf).exp()
         old = total.exp()[..., None]
         if b is not None:
             strength = b[:, :, now, None]
             if state is not None:
                 vc = vc - (kc * old) @ state
-            # the WY form: what each position really writes, given what those before it in the chunk have written
+            # WY form: the value that each position writes, given what earlier positions of the chunk have written
             overlap = (strength * (kc @ kc.mT) * kept).tril(-1)
             identity = torch.eye(qc.shape[2], dtype=q.dtype, device=q.device)
             vc = torch.linalg.solve_triangular(overlap + identity, strength * vc, upper=False, unitriangular=True)
