@@ -7,31 +7,44 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import itertools
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from bench import SAMPLES, board, engine, ledger, page, records, stop, submissions, terminal
-from bench.config import CHOICES, FIXED, RunConfig, compose, parse_settings, task_parameters
-from bench.device import cores, pick_device, require_compiler
-from bench.evidence import read_reports
-from bench.log import board_writer
+from bench import SAMPLES, campaign, external, records, reports, stop
+from bench.board import archives, results, site, submissions, terminal
+from bench.board.files import Found, compose_pages, merge_records, require_ours
+from bench.board.overview import Board, make_board
+from bench.board.rows import make_rankings
+from bench.claims import markdown as claims_markdown
+from bench.claims import published
+from bench.claims.verdicts import Verdict, judge
+from bench.config import CHOICES, FIXED, RunConfig, parse_settings, task_parameters
+from bench.device import cores, gpus, pick_device, require_compiler, threads
+from bench.engine import dispatch
+from bench.engine.events import tensorboard_writer
+from bench.engine.grid import make_configs
+from bench.engine.plan import Plan
+from bench.engine.progress import Bar
+from bench.engine.tune import MOST_RATES, tune
+from bench.library import Estimate
 from bench.presets import PRESETS
-from bench.progress import Bar
-from bench.registry import BadInput, unknown
-from bench.tune import GRID, tune
+from bench.registry import BadInput
+from bench.text import number, plural
+from models import hf
 from models.base import ARCHS, count_built
 from models.kernels.attention import BACKENDS
 from tasks.base import TASKS
 
 SHOWN = 20  # differences of one record
-BOARD, CLAIMS = "leaderboard.md", "CLAIMS.md"  # the second beside every leaderboard, whatever its name
+ELSEWHERE = "asked for, of the cluster"  # why a run's device is not of this machine
+BOARD, CLAIMS = "leaderboard.md", "CLAIMS.md"
 
 
 def run_command(options: argparse.Namespace, console: Console) -> int:
@@ -39,22 +52,22 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
     chosen = options.preset == "auto"
     if chosen:
         options.preset = "paper" if device == "cuda" else "quick"
-    configs = make_configs(options)
+    configs = make_configs(options, device, try_code=why != ELSEWHERE)
     compiled = [c for c in configs if c.attention == "triton" or ARCHS.facts(c.arch).get("triton")]
     if options.engine != "ray" and device == "cuda" and compiled:
         require_compiler()
-    jobs = options.jobs or (1_000 if options.engine == "ray" else cores() if device == "cpu" else 1)
+    jobs = options.jobs or (1_000 if options.engine == "ray" else cores() if device == "cpu" else max(1, gpus()))
     plan = make_plan(options, device, jobs)
     records.prepare_folder(options.out)
     for name in (BOARD, CLAIMS):
         require_ours(options.out / name)
     if chosen:
-        hint = " in use (docker: --gpus all)" * why.endswith("no CUDA device")
+        hint = " in use (docker: --gpus all)" if why.endswith("no CUDA device") else ""
         reason = why.removeprefix("auto: ") + hint if options.device == "auto" else f"the device is {device}"
         console.print(f"preset {options.preset}, because {reason}", highlight=False, soft_wrap=True)
     first = configs[0]
     console.print(
-        f"{len(configs)} run{'s' * (len(configs) > 1)}, preset {first.preset}, on {device} in fp32 ({why}), "
+        f"{plural(len(configs), 'run')}, preset {first.preset}, on {device} in {first.precision} ({why}), "
         f"{'as many as fit' if options.engine == 'ray' and not options.jobs else min(jobs, len(configs))} at a time",
         highlight=False,
         soft_wrap=True,
@@ -63,22 +76,25 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
         parameters = count_built(first.make_model)
         version = TASKS.facts(first.task)["version"]
         console.print(
-            f"{first.task} v{version}, {first.arch}, {parameters:,} parameters (budget {first.budget():,}), "
+            f"{first.task} v{version}, {first.label}, {parameters:,} parameters (budget {first.budget():,}), "
             f"{first.steps:,} steps, {first.supervision} supervision",
             highlight=False,
         )
-    with stop.watched():
+    with stop.catch_signals():
         if options.tune:
-            console.print(f"tuning first: {len(GRID)} learning rates a row, on a seed of its own", highlight=False)
+            console.print(
+                f"tuning first: two blocks and 3 to {MOST_RATES} learning rates a row, on seeds of their own",
+                highlight=False,
+            )
             configs = tune(configs, plan, console)
-        results = engine.run_all(configs, plan, console)
-    terminal.show(results, console, pictures=True)
+        done = dispatch.run_all(configs, plan, console)
+    terminal.show(make_rankings(done), console, pictures=True)
     print(
         "\nErrors in bits against the exact posterior. Rows without a rank are references; -: no better than guessing; "
         "†: other settings than the rest."
     )
-    good = [record for record in results if record.status == "ok"]
-    failed = len(good) < len(results)
+    good = [record for record in done if record.ok]
+    failed = len(good) < len(done)
     if options.report:
         for record in good:
             try:
@@ -93,170 +109,203 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
 def where(options: argparse.Namespace) -> tuple[str, str]:
     """The device of the runs, and why. On Ray the machine at hand need not have what the cluster has."""
     if options.engine == "ray" and options.device == "cuda":
-        return "cuda", "asked for, of the cluster"
+        return "cuda", ELSEWHERE
+    if options.engine == "ray" and options.device.startswith("cuda:"):
+        raise BadInput(f"{options.device} is a GPU of this machine: Ray chooses its own, with --device cuda")
     return pick_device(options.device)
 
 
-def make_plan(options: argparse.Namespace, device: str, jobs: int) -> engine.Plan:
+def make_plan(options: argparse.Namespace, device: str, jobs: int) -> Plan:
     if options.engine != "ray" and (options.address or options.gpus_per_run or options.memory_per_run):
         raise BadInput("--address, --gpus-per-run and --memory-per-run are for --engine ray")
     gpus = options.gpus_per_run if options.gpus_per_run is not None else float(device == "cuda")
     if gpus < 0 or options.memory_per_run < 0 or (device == "cuda" and gpus == 0):
         raise BadInput(f"a run on {device} cannot have {gpus:g} GPUs and {options.memory_per_run:g} GB")
     if options.tensorboard:
-        board_writer()  # is it installed? Before anything is started over
-    return engine.Plan(
+        tensorboard_writer()  # is it installed? Before anything is started over
+    return Plan(
         out=options.out.resolve() if options.engine == "ray" else options.out, jobs=jobs, fresh=options.fresh,
         verbose=options.verbose, tensorboard=options.tensorboard, engine=options.engine, address=options.address,
         gpus=gpus, memory=int(options.memory_per_run * 1e9), snapshots=options.checkpoints or 0,
+        code=external.loaded_code(),
     )  # fmt: skip
 
 
-def write_board(out: Path, console: Console) -> None:
-    found, reported = read_records([out])[:2]
-    for path, text in pages([out], out / BOARD, found, reported).items():
-        records.write_whole(path, text.encode())
-        console.print(f"wrote {path}, from all {len(found)} records in {out}", highlight=False, soft_wrap=True)
-
-
-def read_records(folders: list[Path]) -> tuple[list[records.RunRecord], list[records.RunRecord], bool]:
-    """Our own records, those that others report, and whether any file was skipped, which is said.
-
-    A run that stands in several folders counts once, as the first of them has it; ours before what others report.
-    """
-    found: dict[str, records.RunRecord] = {}
-    reported: dict[str, records.RunRecord] = {}
-    skipped = []
-    for folder in folders:
-        ours, problems = records.read_all(folder)
-        theirs, strange = submissions.read_submissions(folder)
-        found |= {record.id: record for record in ours if record.id not in found}
-        reported |= {record.id: record for record in theirs if record.id not in reported}
-        skipped += [*problems, *strange]
-    for path, reason in skipped:
+def read_records(folders: list[Path]) -> Found:
+    found = merge_records(folders)
+    for path, reason in found.problems:
         print(f"bench: skipped {path}: {reason}", file=sys.stderr)
-    return list(found.values()), [r for r in reported.values() if r.id not in found], bool(skipped)
+    return found
 
 
-def make_configs(options: argparse.Namespace) -> list[RunConfig]:
-    """The grid that the options span, every point checked before the first one runs."""
-    if options.preset not in PRESETS:
-        raise unknown("preset", options.preset, [*PRESETS, "auto"])
-    preset = PRESETS[options.preset]
-    seeds = preset.seeds if options.seeds is None else options.seeds
-    for name, value in (("--seeds", seeds), ("--jobs", options.jobs), ("--checkpoints", options.checkpoints)):
-        if value is not None and value < 1:
-            raise BadInput(f"{name} must be at least 1, not {value}")
+def write_board(out: Path, console: Console) -> None:
+    """The pages of a results folder after its runs."""
+    found = read_records([out])
+    board = make_board(found.records, found.reported)
+    verdicts = judge_claims(board, reports.find([out], board.records))
+    for path, text in pages(out / BOARD, board, verdicts).items():
+        records.write_whole(path, text.encode())
+    console.print(
+        f"wrote {out / BOARD}, from all {len(found.records)} records in {out}", highlight=False, soft_wrap=True
+    )
+
+
+def pages(target: Path, board: Board, verdicts: list[Verdict], figures_too: bool = False) -> dict[Path, str]:
+    """All pages by their paths, with the published claims."""
+    found = compose_pages(board, target.name, figures_too) | {CLAIMS: claims_markdown.render(verdicts)}
+    return {target.parent / name: text for name, text in found.items()}
+
+
+def judge_claims(board: Board, found: Mapping[str, reports.Found]) -> list[Verdict]:
+    readable = {run: each.report for run, each in found.items() if each.report}
+    return judge(published.CLAIMS, board.records, readable)
+
+
+def evaluate_command(options: argparse.Namespace, console: Console) -> int:
+    from bench import elsewhere
+
+    task = external.find(TASKS, options.task)  # first: an external task has settings of its own
     settings = parse_settings(options.settings)
-    device, _ = where(options)
-    if options.supervision and "supervision" in settings:
-        raise BadInput("supervision is given twice: with --supervision and with --set")
-    supervision = options.supervision or [settings.get("supervision")]
-    tasks = TASKS.names() if "all" in (options.task or ()) else options.task or preset.tasks
-    archs = ARCHS.names() if "all" in (options.arch or ()) else options.arch or preset.archs
-    grid = itertools.product(tasks, archs, supervision, range(seeds))
-    configs: dict[str, RunConfig] = {}
-    for task, arch, track, seed in grid:
-        overrides = {**settings, **({"supervision": track} if track else {})}
-        config = compose(preset.name, arch, task, seed, device, overrides)
-        configs[config.id()] = config
-    return list(configs.values())
+    records.prepare_folder(options.out)
+    loaded = elsewhere.load(options.model)
+    record, scored = elsewhere.evaluate(loaded, task, options.preset, options.device, options.horizons, settings)
+    terminal.show(make_rankings([record]), console, pictures=True)
+    print(f"\n95 % intervals over {record.config.sequences:,} sequences, in bits:")
+    for k, at in scored.items():
+        for part, metrics in at.metrics.items():
+            cells = (f"{name} {number(e.value)} {_bounds(e)}" for name, e in metrics.items())
+            print(f"K={k} {part}: {', '.join(cell.rstrip() for cell in cells)}")
+    print("Trained elsewhere: the row is shown and never ranked.")
+    path = records.write(options.out, record, None)
+    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _bounds(estimate: Estimate) -> str:
+    return "" if estimate.low is None or estimate.high is None else f"[{number(estimate.low)}, {number(estimate.high)}]"
 
 
 def board_command(options: argparse.Namespace, console: Console) -> int:
+    target = options.out or options.runs[0] / BOARD
+    check_board_options(options, target)
+    found = read_records(options.runs)
+    known = {record.id for record in (*found.records, *found.reported)}
+    tars = [path for path in options.add if path.suffix == ".tar"]
+    added, refused = submissions.add([path for path in options.add if path not in tars], options.runs[0], known)
+    for tar in tars:
+        more, bad = archives.add(tar, options.runs[0], known | {record.id for record in added.values()})
+        added, refused = added | more, refused + bad
+    for path in added:
+        console.print(f"added {path}: self-reported until verified", highlight=False, soft_wrap=True)
+    for path, reason in refused:
+        print(f"bench: refused {path}: {reason}", file=sys.stderr)
+    everything = [*found.records, *found.reported, *added.values()]
+    if not (everything or found.problems or refused):
+        raise BadInput(f"no records in {', '.join(map(str, options.runs))}")
+    board = make_board(found.records, [*found.reported, *added.values()])
+    written = find_reports(options.runs, board)
+    verdicts = judge_claims(board, written)
+    wanted = pages(target, board, verdicts, options.figures)
+    for path in wanted:
+        if path.suffix not in (".csv", ".svg"):  # they have no mark, and need none
+            require_ours(path)
+    if options.check:
+        differing = [path for path, text in wanted.items() if differs(path, text, console)]
+        return 1 if differing or found.problems else 0
+    terminal.show(board.rankings, console)
+    print()
+    records.prepare_folder(target.parent)
+    if options.csv:
+        wanted[options.csv] = results.render(board)
+    for path, text in wanted.items():
+        records.write_whole(path, text.encode())
+    console.print(f"wrote {target} and the pages beside it: {len(everything)} records", highlight=False, soft_wrap=True)
+    if options.csv:
+        console.print(f"wrote {options.csv}", highlight=False, soft_wrap=True)
+    if options.html:
+        claims = [{**verdict._asdict(), "source": published.SOURCES[verdict.source].name} for verdict in verdicts]
+        site.write(options.html, options.runs, board, claims, written)
+        console.print(f"wrote {options.html / 'index.html'}: open it", highlight=False, soft_wrap=True)
+    return 1 if found.problems or refused else 0
+
+
+def find_reports(runs: list[Path], board: Board) -> dict[str, reports.Found]:
+    sent = [folder / records.SELF_REPORTED for folder in runs]
+    return reports.find(sent, board.reported) | reports.find(runs, board.records)
+
+
+def check_board_options(options: argparse.Namespace, target: Path) -> None:
+    """Refuse what cannot be done before anything is written."""
     for folder in options.runs:
         if not folder.is_dir():
             raise BadInput(f"no folder {folder}: `bench run` makes one, or name another with --runs")
-    for name, asked in (("--add", options.add), ("--html", options.html)):
+    for name, asked in (("--add", options.add), ("--html", options.html), ("--csv", options.csv)):
         if asked and options.check:
             raise BadInput(f"--check writes nothing, {name} does: use one of them")
     if options.add and len(options.runs) > 1:
         raise BadInput(f"--add takes one folder of records, not {len(options.runs)}: name one with --runs")
-    target = options.out or options.runs[0] / BOARD
     for path in (target, target.parent / CLAIMS):
         require_ours(path)
         if options.check and not path.exists():
             raise BadInput(f"no {path} to check: name the leaderboard with --out")
     if options.html:
-        page.prepare(options.html)
+        site.prepare(options.html)
+    if options.csv:
+        records.prepare_file(options.csv, "--csv")
     for path in options.add:
         if not path.is_file():
             raise BadInput(f"--add {path}: no such file")
-    added, refused = submissions.add(options.add, options.runs[0])
-    for path in added:
-        console.print(f"added {path}: self-reported until verified", highlight=False, soft_wrap=True)
-    for path, reason in refused:
-        print(f"bench: refused {path}: {reason}", file=sys.stderr)
-    found, reported, problems = read_records(options.runs)
-    if not (found or reported or problems or refused):
-        raise BadInput(f"no records in {', '.join(map(str, options.runs))}")
-    wanted = pages(options.runs, target, found, reported)
-    if options.figures:
-        from bench import figures
-
-        wanted |= {target.parent / f"{name}.svg": image for name, image in figures.draw(found).items()}
-    if not options.check:
-        terminal.show([*found, *reported], console, marked=frozenset(record.id for record in reported))
-        print()
-        records.prepare_folder(target.parent)
-        for path, text in wanted.items():
-            records.write_whole(path, text.encode())
-            console.print(f"wrote {path}: {len(found) + len(reported)} records", highlight=False, soft_wrap=True)
-        if options.html:
-            page.write(options.html, options.runs, found, reported)
-            console.print(f"wrote {options.html / 'index.html'}: open it", highlight=False, soft_wrap=True)
-        return 1 if problems or refused else 0
-    return 1 if sum(differs(path, text, console) for path, text in wanted.items()) or problems else 0
-
-
-def require_ours(path: Path) -> None:
-    """Nothing is written over but what bench board has written, or what is empty."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}. Name another place with --out") from error
-    if text and board.GENERATED not in text:
-        raise BadInput(f"{path} is not a page of bench board: name another place with --out")
-
-
-def pages(
-    runs: list[Path], target: Path, found: list[records.RunRecord], reported: list[records.RunRecord]
-) -> dict[Path, str]:
-    """What the records say: the leaderboard, and beside it the ledger of published claims."""
-    claims = ledger.judge(found, read_reports(runs, found))
-    return {target: board.render(found, reported), target.parent / CLAIMS: ledger.render(claims)}
 
 
 def differs(path: Path, text: str, console: Console) -> bool:
-    """Whether a generated page is not what it would be now; the difference is shown."""
+    """Whether a generated page is out of date; the difference is shown."""
     written = path.read_text() if path.exists() else ""
     for line in difflib.unified_diff(written.splitlines(), text.splitlines(), str(path), "the records", lineterm=""):
         print(line)
     if written != text:
-        print(f"bench: {path} does not say what the records say", file=sys.stderr)
+        print(f"bench: {path} does not match the records", file=sys.stderr)
     else:
-        console.print(f"{path} says what the records say", highlight=False, soft_wrap=True)
+        console.print(f"{path} matches the records", highlight=False, soft_wrap=True)
     return written != text
 
 
 def report_command(options: argparse.Namespace, console: Console) -> int:
-    from bench import report
+    from bench.report import report
 
     if options.samples < 2:
         raise BadInput(f"--samples must be at least 2, not {options.samples}")
-    return write_report(report.find(options.run, options.runs), options.out, console, options.samples)
+    external.load_words(options.arch, options.task)
+    paths = [path for name in options.run for path in report.find_all(name, options.runs)]
+    if len(paths) == 1 and not options.compare:
+        return write_report(paths[0], options.out, console, options.samples)
+    return write_reports(paths, options, console)
+
+
+def write_reports(paths: list[Path], options: argparse.Namespace, console: Console) -> int:
+    """A report beside each record, and one of all of them; 1 if a section failed."""
+    from bench.report import report, seeds
+
+    found = [report.load(path).record for path in paths]
+    seeds.group(found, options.compare)  # refuses before any work
+    failed = max([write_report(path, None, console, options.samples) for path in paths])
+    written = {r.id: reports.read(p.with_suffix("") / records.REPORT, r.id) for p, r in zip(paths, found, strict=True)}
+    near = paths[0].parent
+    known = [*read_records([options.runs]).records, *found]
+    out = options.out or (near.parent / "compare" if options.compare else near / "seeds")
+    seeds.write(found, written, out, options.compare, known)
+    console.print(f"wrote {out / 'report.md'}", highlight=False, soft_wrap=True)
+    return failed
 
 
 def write_report(path: Path, out: Path | None, console: Console, samples: int = SAMPLES) -> int:
     """One run's page, by default in a folder beside its record; 1 if a section failed."""
-    from bench import report
+    from bench.report import report
+    from bench.report.diagnostics.base import Literature
 
+    literature = Literature(published.NUMBERS, published.LPE_SETTINGS, published.STATEMENTS)
     out = out or path.with_suffix("")
-    torch.set_num_threads(1)  # rollouts are small steps: threads would wait for each other longer than they work
-    with Bar(console) as bar:
-        failed = report.write(report.load(path, samples, bar), out)
+    with threads(1), Bar(console) as bar:  # rollouts are small steps: more threads would mostly wait for each other
+        failed = report.write(report.load(path, samples, bar, literature), out)
     for title in failed:
         print(f"bench: section failed: {title}", file=sys.stderr)
     console.print(f"wrote {out / 'report.md'}", highlight=False, soft_wrap=True)
@@ -264,18 +313,21 @@ def write_report(path: Path, out: Path | None, console: Console, samples: int = 
 
 
 def verify_command(options: argparse.Namespace, console: Console) -> int:
-    """0 if every record holds; 1 if a number differs or a record could not be checked."""
-    from bench import verify
+    """0 if records hold and the others have no weights; 1 if a number differs or no record could be checked."""
+    from bench.check import verify
 
+    external.load_words(options.arch, options.task)
     paths = verify.find(options.paths)
     if options.sample is not None:
         if options.sample < 1:
             raise BadInput(f"--sample must be at least 1, not {options.sample}")
         paths = verify.sample(paths, options.sample)
     counts = {True: 0, False: 0, None: 0}
+    without_weights = 0
     for path in paths:
         verdict = verify.verify(path, options.rerun)
         counts[verdict.holds] += 1
+        without_weights += verdict.lacks_weights
         word = {True: "holds", False: "DOES NOT HOLD", None: "not verified"}[verdict.holds]
         print(f"{path}: {word} ({verdict.how})")
         for line in verdict.differences[:SHOWN]:
@@ -283,16 +335,24 @@ def verify_command(options: argparse.Namespace, console: Console) -> int:
         if len(verdict.differences) > SHOWN:
             print(f"  and {len(verdict.differences) - SHOWN} more")
     print(f"{counts[True]} hold, {counts[False]} do not, {counts[None]} not verified; times and memory are not checked")
-    return 0 if counts[True] == len(paths) else 1
+    return 0 if counts[True] and counts[True] + without_weights == len(paths) else 1
 
 
 def list_command(options: argparse.Namespace, console: Console) -> int:
+    if options.arch:
+        return list_library(options.arch, console)
     for title, registry in (("task", TASKS), ("architecture", ARCHS)):
         table = Table(title, "what it is", box=None, header_style="bold")
         for name in registry.names():
             facts = registry.facts(name)
             document = (sys.modules[registry[name].__module__].__doc__ or "").split("\n")[0] if title == "task" else ""
             table.add_row(name, facts.get("note", document))
+        for entry in external.offered(registry):
+            package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
+            taken = ", which has a name of ours and cannot be used" if entry.name in registry else ""
+            table.add_row(entry.name, f"from package {package} ({entry.module}){taken}")
+        if registry is ARCHS:
+            table.add_row(f"{hf.PREFIX}TYPE", "models of the transformers library: bench list --arch hf")
         console.print(table)
         console.print()
     table = Table("preset", "what it is", "seeds", "tasks", box=None, header_style="bold")
@@ -311,8 +371,22 @@ def list_command(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def list_library(name: str, console: Console) -> int:
+    if name != "hf":
+        raise BadInput(f"bench list --arch takes hf, the models of the transformers library, not '{name}'")
+    version, works, refused = hf.TYPES["transformers"], hf.TYPES["works"], hf.TYPES["refused"]
+    console.print(f"Tried with transformers {version}: {len(works)} types work, {len(refused)} do not.\n")
+    console.print(", ".join(hf.PREFIX + kind for kind in works), highlight=False)
+    console.print()
+    table = Table("refused", "why", box=None, header_style="bold")
+    for kind, reason in refused.items():
+        table.add_row(hf.PREFIX + kind, Text(reason))
+    console.print(table)
+    return 0
+
+
 def kernels_command(options: argparse.Namespace, console: Console) -> int:
-    from bench import kernels
+    from bench.check import kernels
 
     if options.static:
         return kernels.report_static(options.out, console)
@@ -321,13 +395,30 @@ def kernels_command(options: argparse.Namespace, console: Console) -> int:
     return kernels.report(console)
 
 
+def gpu_command(options: argparse.Namespace, console: Console) -> int:
+    size = campaign.REHEARSAL if options.rehearse else campaign.GPU
+    if options.seeds < 1:
+        raise BadInput(f"--seeds must be at least 1, not {options.seeds}")
+    if options.hours is not None and not options.hours >= 0:
+        raise BadInput(f"--hours must be at least 0, not {options.hours:g}")
+    device = "cpu"
+    if not options.rehearse:
+        device, why = pick_device("auto")
+        if device != "cuda":
+            raise BadInput(f"{why.removeprefix('auto: ')}. Try the command on the CPU with --rehearse")
+        require_compiler()
+    out = options.out or Path(size.name)
+    records.prepare_folder(out)
+    plan = Plan(out=out, jobs=cores() if device == "cpu" else gpus())
+    with stop.catch_signals():
+        return campaign.Campaign(out, size, plan, device, console).run(options.seeds, options.hours)
+
+
 def perf_command(options: argparse.Namespace, console: Console) -> int:
-    from bench import perf
+    from bench.check import perf
 
     if options.json is not None:
-        if options.json.is_dir():
-            raise BadInput(f"--json takes a file, and {options.json} is a folder")
-        records.prepare_folder(options.json.parent, "--json")
+        records.prepare_file(options.json, "--json")
     with console.status("measuring") as status:
         found = perf.measure(lambda what: status.update(f"measuring: {what}"))
     console.print(perf.report(found))
@@ -338,10 +429,12 @@ def perf_command(options: argparse.Namespace, console: Console) -> int:
 
 COMMANDS = {
     "run": run_command,
+    "evaluate": evaluate_command,
     "board": board_command,
     "report": report_command,
     "verify": verify_command,
     "list": list_command,
     "kernels": kernels_command,
+    "gpu": gpu_command,
     "perf": perf_command,
 }

@@ -5,11 +5,16 @@ The only caller of torch.cuda.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import re
 import shutil
+import subprocess
 import sysconfig
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.registry import BadInput
+from models.hf import from_library
 from models.kernels.attention import BACKENDS, SERVED_LENGTH, SERVED_WIDTHS
 
 if TYPE_CHECKING:
@@ -26,8 +32,7 @@ if TYPE_CHECKING:
 
 
 DRIVER = Path("/proc/driver/nvidia/version")
-_cells: Any = torch.backends.cudnn.rnn
-_cells.fp32_precision = "ieee"  # torch would compute them in tf32 unless told otherwise, as it does nothing else here
+BF16_WIDTH = 128  # of a model: at less, Muon takes too little of a step to change its rounding
 
 
 @dataclass(frozen=True)
@@ -38,30 +43,114 @@ class Platform:
     triton: str | None
     dtype: str
     attention: str
+    muon: str  # what the optimizer's products are computed in
     threads: int
     why: str
+    transformers: str | None = None  # the library's version, for its models
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "transformers" or value}
 
 
 def pick_device(asked: str) -> tuple[str, str]:
-    """cpu or cuda, and why."""
+    """cpu or cuda, and why. A GPU that is there and cannot be used is an error, not a reason to train on the CPU."""
     if asked == "cpu":
         return "cpu", "asked for"
-    if asked not in ("auto", "cuda"):
-        raise BadInput(f"device must be auto, cpu or cuda, not '{asked}'")
+    number = re.fullmatch(r"cuda(?::(\d+))?", asked)
+    if asked != "auto" and number is None:
+        raise BadInput(f"device must be auto, cpu, cuda or cuda:N, not '{asked}'")
+    if number and number[1]:
+        use_gpu(int(number[1]))
+    if problem := gpu_problem():
+        raise BadInput(f"{problem}; or train on the CPU with --device cpu")
     if torch.cuda.is_available():
-        return "cuda", "asked for" if asked == "cuda" else "auto: there is a CUDA device"
+        return "cuda", "auto: there is a CUDA device" if asked == "auto" else "asked for"
+    if number and number[1]:
+        raise BadInput(f"there is no GPU {number[1]}. Use --device cpu or leave it at auto")
     if not DRIVER.exists():
         why = "there is no CUDA device"
-    elif torch.version.cuda is None:
-        why = "there is an NVIDIA driver, but this torch was built without CUDA"
     else:
-        why = f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no device: is it too old?"
-    if asked == "cuda":
+        why = f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no device in use"
+    if asked != "auto":
         raise BadInput(f"{why}. Use --device cpu or leave it at auto")
     return "cpu", f"auto: {why}"
+
+
+def has_gpu() -> bool:
+    return torch.cuda.is_available() and gpu_problem() is None
+
+
+def gpu_problem() -> str | None:
+    """Why torch cannot use the GPU that is there, and what to install; None if it can, or if there is none."""
+    if torch.version.cuda is None:
+        refusal = "there is an NVIDIA driver, but this torch was built without CUDA: install torch's CUDA build"
+        return refusal if DRIVER.exists() else None
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    found = ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(found))
+    wanted = torch.version.cuda
+    if found.value // 1000 < int(wanted.split(".")[0]):
+        has = f"{found.value // 1000}.{found.value % 1000 // 10}"
+        return f"the NVIDIA driver supports CUDA {has} and this torch needs {wanted}: install a newer driver"
+    if not torch.cuda.is_available():
+        return None
+    targets = torch.cuda.get_arch_list()
+    for number in range(gpus()):
+        major, minor = torch.cuda.get_device_capability(number)
+        if not any(runs_on(target, major, minor) for target in targets):
+            which = f"GPU {number}, {torch.cuda.get_device_name(number)}, is sm_{major}{minor}"
+            other = ", or choose another GPU with --device cuda:N" if gpus() > 1 else ""
+            return f"{which}, and this torch was built for {', '.join(targets)}: install one built for it{other}"
+    return None
+
+
+def runs_on(target: str, major: int, minor: int) -> bool:
+    """sm_XY runs on X.Y and later minors, compute_XY on everything later."""
+    kind, _, digits = target.partition("_")
+    has_major, has_minor = divmod(int(re.sub(r"\D", "", digits)), 10)
+    return (has_major == major and has_minor <= minor) or (kind == "compute" and has_major < major)
+
+
+def use_gpu(number: int) -> None:
+    """Make this GPU, counted among the visible ones, the only one of this process. Before CUDA starts."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[number : number + 1])
+
+
+def gpus() -> int:
+    """GPUs that this process may use."""
+    return torch.cuda.device_count()
+
+
+def machine_facts() -> dict[str, Any]:
+    """Of this machine and what is installed on it, for who was not there."""
+    found = [torch.cuda.get_device_properties(number) for number in range(gpus())] if has_gpu() else []
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    return {
+        "gpus": [{"name": g.name, "sm": f"{g.major}{g.minor}", "bytes": g.total_memory} for g in found],
+        "driver": DRIVER.read_text().splitlines()[0] if DRIVER.exists() else None,
+        "compiler": _first_line(compiler, "--version") if compiler else None,
+        "cuda": torch.version.cuda,
+        **{name: _version(name) for name in ("torch", "triton", "fla-core")},
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": _cpu_name(),
+        "cores": cores(),
+    }
+
+
+def _first_line(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.partition("\n")[0] or None
 
 
 def require_compiler() -> None:
@@ -112,7 +201,11 @@ def describe(config: RunConfig) -> Platform:
         "cpu": "float32: bfloat16 is slower on a CPU and costs accuracy",
         "cuda": "float32: errors are measured to 1e-4 bits, below bfloat16's resolution",
     }[device]
+    if config.precision != "fp32":
+        precision = f"products of training in {config.precision}: asked for; float32 otherwise"
     usual, reason = pick_attention(device, None, config.width // config.heads, max(config.lengths()))
+    if from_library(config.arch):
+        usual, reason = "sdpa", "of the transformers library"
     why = f"{precision}; {attention}: {reason if attention == usual else 'asked for'}"
     return Platform(
         device=device,
@@ -121,14 +214,54 @@ def describe(config: RunConfig) -> Platform:
         triton=_version("triton") if device == "cuda" else None,
         dtype="float32",
         attention=attention,
+        muon=muon_dtype(config),
         threads=torch.get_num_threads(),
         why=why,
+        transformers=_version("transformers") if from_library(config.arch) else None,
     )
+
+
+def muon_dtype(config: RunConfig) -> str:
+    """bfloat16 where that is faster: on a GPU, and for wide models on a CPU with instructions for such products."""
+    wide = config.width >= BF16_WIDTH
+    return "bfloat16" if config.device == "cuda" or (wide and multiplies_bf16()) else "float32"
+
+
+def multiplies_bf16() -> bool:
+    """Whether this processor has AMX. torch's question for it is private, and not in every build."""
+    ask = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return ask is not None and bool(ask())
 
 
 def cores() -> int:
     """Cores this process may use, not those the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def threads(count: int | None = None) -> Iterator[None]:
+    """Compute with this many threads (None: as now); afterwards with as many as before, whatever was set inside."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def settle_arithmetic(device: str) -> None:
+    """On a GPU: float32 products in float32, and the same bits from the same run. Before the first product.
+
+    cuDNN multiplies in tf32 by default. Some of torch's kernels add floats in the order in which threads arrive; with
+    deterministic algorithms it takes others or refuses. torch would also fill new tensors with NaN, a kernel each.
+    """
+    if device == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # a workspace for each stream, always the same
+        torch.use_deterministic_algorithms(True)
+        deterministic: Any = torch.utils.deterministic
+        deterministic.fill_uninitialized_memory = False
 
 
 def synchronize(device: str) -> None:
@@ -167,6 +300,35 @@ def _side_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
+class Stopwatch:
+    """Seconds that the device spends on parts of a run. On a GPU they are read where the run waits for it anyway."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.seconds = 0.0
+        self.pending: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        if self.device == "cuda":
+            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            yield
+            stop.record()
+            self.pending.append((start, stop))
+        else:
+            before = time.perf_counter()
+            yield
+            self.seconds += time.perf_counter() - before
+
+    def read(self) -> float:
+        """What was measured since the last time. All of it must be done."""
+        found = self.seconds + sum(start.elapsed_time(stop) for start, stop in self.pending) / 1e3
+        self.seconds = 0.0
+        self.pending.clear()
+        return found
+
+
 def cuda_events(work: Callable[[], object]) -> float:
     """Milliseconds that the GPU spends on it."""
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -182,9 +344,25 @@ def uuid() -> str:
     return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
 
 
-def float32_precision() -> str:
-    """What a float32 product is computed in: tf32 only where somebody has allowed it."""
-    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+@contextmanager
+def products(precision: str, is_forward: bool) -> Iterator[None]:
+    """Matrix products in this precision; tensors in memory stay float32, but for what autocast makes of them.
+
+    torch's autocast is for a forward pass: the backward pass takes the types that it finds. Our attention kernels and
+    fla's multiply float32 in float32 whatever this says.
+    """
+    if precision == "fp32":
+        yield
+    elif precision == "bf16":
+        # without its cache, which would outlive a captured step
+        with torch.autocast("cuda", torch.bfloat16, enabled=is_forward, cache_enabled=False):
+            yield
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def release_memory(device: str) -> None:

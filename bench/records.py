@@ -1,33 +1,40 @@
-"""RunRecord: what a run leaves behind. One JSON file, written whole or not at all, read strictly or not at all.
+"""RunRecord: the result of one run. One JSON file, written whole or not at all, read strictly or not at all.
 
-`<out>/<task>/<arch>/<id>.json`, the weights beside it as `<id>.safetensors`. What was not measured is null, never 0.
+`<out>/<task>/<arch>/<id>.json`, with the weights beside it as `<id>.safetensors`. A value that was not measured is
+null, never 0. The dataclasses below are the schema: pydantic checks a file against them, field by field.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
 import tempfile
-import types
-import typing
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from bench.config import USUAL, RunConfig
-from bench.registry import NAME, BadInput
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
-SCHEMA = 1
+from bench.config import UNKNOWN, RunConfig, explain
+from bench.registry import BadInput
+
+SCHEMA: Literal[1] = 1
 REPORT = "report.json"  # of a run, in a folder of its own beside the record
-SELF_REPORTED = "self-reported"  # a folder of its own among the records
-TRIALS = "tuning"  # another, of runs that are no rows
+SELF_REPORTED = "self-reported"  # folder of records that others have sent
+SOURCES = (".arch.py", ".arch.txt", ".task.py", ".task.txt")  # of external code, beside the record; .txt: of a package
+WEIGHTS = "weights"  # folder of the published weights, beside that of the published records
+TRIALS = "tuning"  # folder of the runs of a learning-rate search, which are no rows
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+Metrics = dict[str, float]  # metric -> bits
+Parts = dict[str, Metrics]  # all positions, and post: those beyond the training horizon
+Cost = Annotated[float, Field(ge=0)]
+Bytes = Annotated[int, Field(ge=0)]
 
 
 class BadRecord(ValueError):
-    """A file that is not a whole and true record; the message says why, in one line, whatever the file says."""
+    """A file that is not a complete and valid record; the message says why, in one line."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("".join(sign if sign.isprintable() else "?" for sign in reason[:300]))
@@ -38,37 +45,109 @@ class CannotWrite(BadInput, OSError):
 
 
 @dataclass(frozen=True)
+class Seconds:
+    """Wall-clock time by phase. Drawing data is part of training."""
+
+    __pydantic_config__: ClassVar = STRICT
+    setup: Cost | None = None
+    compile: Cost | None = None
+    data: Cost | None = None
+    train: Cost | None = None
+    eval: Cost | None = None
+
+    @property
+    def total(self) -> float:
+        return sum(phase or 0.0 for phase in (self.setup, self.compile, self.train, self.eval))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak memory in bytes: of the process, and on a GPU by torch's allocator and by the driver."""
+
+    __pydantic_config__: ClassVar = STRICT
+    resident: Bytes | None = None
+    allocated: Bytes | None = None
+    reserved: Bytes | None = None
+    nvml_process: Bytes | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """One evaluation during training, and the training loss of every step since the last one."""
+
+    __pydantic_config__: ClassVar = STRICT
+    step: int
+    seconds: float
+    loss: float
+    entropy_mae: float
+    eval_loss: float | None = None  # older records have none
+    losses: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class RunRecord:
-    schema: int
+    __pydantic_config__: ClassVar = STRICT
+    schema: Literal[1]
     id: str
-    status: str  # ok or failed
+    status: Literal["ok", "failed"]
     error: str | None
-    config: dict[str, Any]
-    budget: int
+    config: RunConfig
+    budget: int | None  # null for a model that was trained elsewhere
     parameters: int | None
     state_bytes: int | None
     train_flops: float | None
-    metrics: dict[str, Any]  # horizon -> all, post -> metric -> bits; null where a horizon cannot be read
-    references: dict[str, Any]  # horizon -> predictor -> all, post -> metric -> bits, on the same sequences
-    by_position: dict[str, Any]
-    loss_curve: list[Any]
-    seconds: dict[str, Any]
+    metrics: dict[str, Parts | None]  # by horizon; null where the task or the model does not reach
+    references: dict[str, dict[str, Parts] | None]  # by horizon and reference predictor, on the same sequences
+    by_position: dict[str, dict[str, list[float]] | None]  # by horizon and curve
+    loss_curve: list[Look]
+    seconds: Seconds
     tokens_per_second: float | None
-    memory_bytes: dict[str, Any]
-    energy_joules: float | None
+    memory_bytes: Memory
+    energy_joules: Cost | None
     platform: dict[str, Any]
     commit: str | None
     dirty: bool | None
     weights: str | None
-    notes: list[Any] = field(default_factory=list)  # what a reader of the numbers should know; older records have none
+    notes: list[str] = field(default_factory=list)  # what a reader should know; older records have none
 
     @property
     def path(self) -> Path:
-        return Path(self.config["task"]) / self.config["arch"] / f"{self.id}.json"
+        return Path(self.config.task) / self.config.arch / f"{self.id}.json"
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+    def at(self, horizon: int | None = None) -> Parts:
+        """The metrics at a horizon, the training horizon unless another is named."""
+        parts = self.metrics[str(horizon or self.config.horizon)]
+        assert parts is not None
+        return parts
+
+    @property
+    def has_certain_answers(self) -> bool:
+        """The exact answer is always a point mass, so a constant that is sure of anything has no entropy error."""
+        references = self.references[str(self.config.horizon)] or {}
+        return "best constant" in references and references["best constant"]["all"]["entropy_mae"] < 1e-9
+
+    @property
+    def error_bits(self) -> float:
+        """The number that ranks, over all positions at the training horizon: MAE, or KL where answers are certain."""
+        return self.at()["all"][self.ranking_metric]
+
+    @property
+    def ranking_metric(self) -> str:
+        return "kl" if self.has_certain_answers else "entropy_mae"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "config": self.config.to_json()}
+
+
+FIELDS = TypeAdapter(RunRecord)
 
 
 def write(out: Path, record: RunRecord, weights: bytes | None) -> Path:
-    """Weights first, record last: a record that exists is complete."""
+    """Weights and external code first, record last: a record that exists is complete."""
     path = out / record.path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,68 +155,85 @@ def write(out: Path, record: RunRecord, weights: bytes | None) -> Path:
         raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from error
     if weights is not None:
         write_whole(path.with_suffix(".safetensors"), weights)
-    text = json.dumps(asdict(record), indent=1, allow_nan=False)
+    for kind, code in record.config.external_code().items():
+        write_whole(path.with_suffix(f".{kind}.{'py' if code.is_file else 'txt'}"), code.text.encode())
+    text = json.dumps(record.to_json(), indent=1, allow_nan=False)
     write_whole(path, _fold(text).encode() + b"\n")
     return path
 
 
+def weights_file(record: Path) -> Path:
+    """Where the weights of a record are: beside it, or, for some published ones, in leaderboard/weights."""
+    beside = record.with_suffix(".safetensors")
+    folders = record.resolve().parents  # arch, task, runs, leaderboard
+    published = folders[3] / WEIGHTS / beside.name if len(folders) > 3 else beside
+    return published if published.exists() and not beside.exists() else beside
+
+
 def read(path: Path) -> RunRecord:
     try:
-        text = path.read_text(encoding="utf-8")
-        data = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once)
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadRecord(f"not readable as JSON ({error})") from error
-    return parse(data)
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadRecord(f"not readable ({error.strerror})") from error
+    return parse(text)
 
 
-def parse(data: Any) -> RunRecord:
-    """A record from plain JSON, or the reason why it is none."""
-    if not isinstance(data, dict):
-        raise BadRecord("not a JSON object")
-    if data.get("schema") != SCHEMA:
-        raise BadRecord(f"schema {data.get('schema')!r}, expected {SCHEMA}")
-    expected = {f.name for f in fields(RunRecord)}
-    if missing := sorted(expected - data.keys() - {"notes"}):
-        raise BadRecord(f"missing {', '.join(missing)}")
-    if extra := sorted(data.keys() - expected):
-        raise BadRecord(f"unknown {', '.join(extra)}")
-    for name, kind in typing.get_type_hints(RunRecord).items():
-        if name in data and not _is_a(data[name], kind):
-            raise BadRecord(f"{name} has the wrong type ({type(data[name]).__name__})")
-    if data["status"] not in ("ok", "failed"):
-        raise BadRecord(f"status {data['status']!r}, expected ok or failed")
-    config = parse_config(data["config"])
-    if config.id() != data["id"]:
-        raise BadRecord(f"id {data['id']!r} does not belong to its config (that would be {config.id()})")
-    if data["status"] == "ok":
-        _check_metrics(data, config)
-    return RunRecord(**data)
-
-
-def parse_config(data: dict[str, Any]) -> RunConfig:
-    hints = typing.get_type_hints(RunConfig)
-    if missing := sorted(hints.keys() - data.keys() - USUAL.keys()):
-        raise BadRecord(f"config is missing {', '.join(missing)}")
-    if extra := sorted(data.keys() - hints.keys()):
-        raise BadRecord(f"config has unknown {', '.join(extra)}")
-    for name, kind in hints.items():
-        if name in data and not _is_a(data[name], list[int] if name == "horizons" else kind):
-            raise BadRecord(f"config's {name} has the wrong type ({type(data[name]).__name__})")
-    if not all(_is_a(k, int) for k in data["horizons"]):
-        raise BadRecord("config's horizons are not whole numbers")
-    for name in ("arch", "task"):
-        if not re.fullmatch(NAME, data[name]):
-            raise BadRecord(f"config's {name} {data[name][:60]!r} is not a name")
+def parse(text: bytes | str) -> RunRecord:
+    """A record from JSON, or the reason why it is none."""
     try:
-        config = RunConfig(**{**data, "horizons": tuple(data["horizons"])})
-        config.id()
-    except (BadInput, TypeError, KeyError) as error:
+        record = FIELDS.validate_json(_fill_unknown(text))
+    except ValidationError as error:
+        raise BadRecord(explain(error)) from error
+    try:
+        record.config.require_own_names()
+        expected = record.config.id()
+    except BadInput as error:
         raise BadRecord(f"config is not valid ({error})") from error
-    return config
+    if expected != record.id:
+        raise BadRecord(f"id {record.id!r} does not belong to its config (that would be {expected})")
+    _check_finite("platform", record.platform)
+    _check_finite("config.task_params", record.config.task_params)
+    _check_finite("config.tuning", record.config.tuning)
+    if record.ok:
+        _check_metrics(record)
+    return record
+
+
+def _fill_unknown(text: bytes | str) -> bytes | str:
+    """A model that was trained elsewhere has no settings of training; in memory every config has all its fields."""
+    try:
+        tree = from_json(text)
+    except ValueError:
+        return text  # the caller says what is wrong with it
+    config = tree.get("config") if isinstance(tree, dict) else None
+    if not isinstance(config, dict) or not config.get("elsewhere"):
+        return text
+    if claimed := sorted(UNKNOWN.keys() & config.keys()):
+        raise BadRecord(f"config.{claimed[0]} is unknown of a model that was trained elsewhere")
+    return json.dumps({**tree, "config": {**config, **UNKNOWN}})
+
+
+def _check_finite(name: str, tree: dict[str, Any]) -> None:
+    """JSON has no NaN, but Python reads and writes it; pydantic checks only fields that are typed as numbers."""
+    try:
+        json.dumps(tree, allow_nan=False)
+    except ValueError as error:
+        raise BadRecord(f"{name} has a number that is not finite") from error
+
+
+def _check_metrics(record: RunRecord) -> None:
+    if set(record.metrics) != {str(k) for k in record.config.horizons}:
+        asked = list(record.config.horizons)
+        raise BadRecord(f"metrics are at horizons {sorted(record.metrics)}, the config's are {asked}")
+    for k, parts in record.metrics.items():
+        for part, metrics in (parts or {}).items():
+            for name, value in metrics.items():
+                if value < -1e-9 and name != "nll_gap":  # on a few draws a model can be luckier than Bayes
+                    raise BadRecord(f"metrics.{k}.{part}.{name} is negative")
 
 
 def record_files(folder: Path) -> list[Path]:
-    """Every file below a folder that should be a record; the trials of a search are none."""
+    """Every file below a folder that should be a record, without the runs of a learning-rate search."""
     found = (path for path in folder.rglob("*.json") if path.name != REPORT)
     return sorted(path for path in found if path.relative_to(folder).parts[0] != TRIALS)
 
@@ -145,7 +241,7 @@ def record_files(folder: Path) -> list[Path]:
 def read_all(folder: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
     """Every record below a folder, and every file that should be one but is not, with the reason.
 
-    Except what others report of themselves: bench.submissions reads that, with more suspicion.
+    Self-reported records are left to bench.board.submissions, which checks more.
     """
     records: dict[str, tuple[Path, RunRecord]] = {}
     problems: list[tuple[Path, str]] = []
@@ -172,6 +268,12 @@ def prepare_folder(out: Path, option: str = "--out") -> None:
         raise BadInput(
             f"cannot write to {out}: {error.strerror or error}. Choose another folder with {option}"
         ) from error
+
+
+def prepare_file(path: Path, option: str) -> None:
+    if path.is_dir():
+        raise BadInput(f"{option} takes a file, and {path} is a folder")
+    prepare_folder(path.parent, option)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -205,54 +307,3 @@ def _fold(text: str) -> str:
             lines.append(line)
         depth += opened - line.strip().startswith("]")
     return "\n".join(lines)
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name[:20]} is not a number")
-
-
-def _finite(text: str) -> float:
-    return float(text) if math.isfinite(float(text)) else _refuse(text)
-
-
-def _whole(text: str) -> int:
-    return int(text) if len(text) < 20 else _refuse(text)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON lets a key stand twice, and readers differ in which one they believe."""
-    tree = dict(pairs)
-    if len(tree) < len(pairs):
-        raise ValueError("a key stands twice")
-    return tree
-
-
-def _is_a(value: Any, kind: Any) -> bool:
-    if isinstance(kind, types.UnionType):
-        return any(_is_a(value, option) for option in typing.get_args(kind))
-    kind = typing.get_origin(kind) or kind
-    if kind is Any:
-        return True
-    if isinstance(value, bool):
-        return kind is bool
-    if kind is float:
-        return isinstance(value, int | float)
-    return isinstance(value, kind)
-
-
-def _check_metrics(data: dict[str, Any], config: RunConfig) -> None:
-    if set(data["metrics"]) != {str(k) for k in config.horizons}:
-        raise BadRecord(f"metrics are at horizons {sorted(data['metrics'])}, the config's are {list(config.horizons)}")
-    for name, number in _numbers(data["metrics"], "metrics"):
-        if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
-            raise BadRecord(f"{name} is not a number")
-        if number < -1e-9 and not name.endswith("nll_gap"):
-            raise BadRecord(f"{name} is negative")
-
-
-def _numbers(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _numbers(value, f"{name}.{key}")
-    elif tree is not None:
-        yield name, tree

@@ -1,4 +1,4 @@
-"""Names to things, and the one error that is the user's own.
+"""Names to things, where their code comes from, and the one error that is the user's own.
 
 Imports nothing of ours, so that tasks and models may register themselves without knowing the bench.
 """
@@ -6,13 +6,16 @@ Imports nothing of ours, so that tasks and models may register themselves withou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from os.path import isabs
 from pathlib import Path
 from pkgutil import iter_modules
 from traceback import extract_tb
-from typing import Any
+from typing import Any, ClassVar
 
 NAME = r"[a-z0-9]+(-[a-z0-9]+)*"  # of tasks and architectures: they become folders
 
@@ -37,32 +40,59 @@ def load(package: str, folders: Iterable[str]) -> None:
         except BadInput:
             raise
         except Exception as error:
-            raise BadInput(f"{package}/{module.name}.py cannot be loaded: {told(error)}") from error
+            raise BadInput(f"{package}/{module.name}.py cannot be loaded: {describe_error(error)}") from error
 
 
-def told(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """What went wrong, and in which line of which file, in one line."""
     at = extract_tb(error.__traceback__)[-1]
     where = "" if isinstance(error, SyntaxError) else f" ({Path(at.filename).name}, line {at.lineno})"
     return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
+@dataclass(frozen=True)
+class Code:
+    """A file or a package from outside this suite. Whatever it registers carries its hash."""
+
+    origin: str  # a file's absolute path, or the name of a module
+    text: str  # of the file, or of every file of the module's package
+
+    @property
+    def is_file(self) -> bool:
+        return isabs(self.origin)
+
+    @property
+    def name(self) -> str:
+        return Path(self.origin).name if self.is_file else self.origin
+
+    @property
+    def digest(self) -> str:
+        from hashlib import sha256  # loads OpenSSL, which --help need not wait for
+
+        return f"sha256:{sha256(self.text.encode()).hexdigest()}"
+
+
 class Registry:
     """A dictionary that is filled by decorators and answers a wrong name helpfully."""
+
+    _loading: ClassVar[Code | None] = None  # the external code that is being imported
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, Callable[..., Any]] = {}
         self._facts: dict[str, dict[str, Any]] = {}
+        self._code: dict[str, Code] = {}  # of the external entries
 
     def add(self, name: str, **facts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def register(entry: Callable[..., Any]) -> Callable[..., Any]:
             if name in self._entries:
-                raise BadInput(f"{self.kind} '{name}' is registered twice")
+                raise BadInput(f"{self.kind} '{name}' is registered already: choose another name")
             if not re.fullmatch(NAME, name):
                 raise BadInput(f"{self.kind} '{name}' needs another name: small letters and digits, with hyphens")
             self._entries[name] = entry
             self._facts[name] = facts
+            if Registry._loading is not None:
+                self._code[name] = Registry._loading
             return entry
 
         return register
@@ -80,4 +110,28 @@ class Registry:
         return self._facts[name]
 
     def names(self) -> list[str]:
-        return list(self._entries)
+        """Without those that need an extra to be installed: `all` does not mean them."""
+        return [name for name, facts in self._facts.items() if "extra" not in facts]
+
+    @staticmethod
+    @contextmanager
+    def loading(code: Code) -> Iterator[None]:
+        """What is registered meanwhile belongs to this code."""
+        Registry._loading = code
+        try:
+            yield
+        finally:
+            Registry._loading = None
+
+    def external(self) -> dict[str, Code]:
+        """The code of every entry that is not part of this suite."""
+        return dict(self._code)
+
+    def digest(self, name: str) -> str:
+        """The hash of an external entry's code; empty for ours and for unknown names."""
+        return self._code[name].digest if name in self._code else ""
+
+    def forget(self, origin: str) -> None:
+        """Remove what external code has registered."""
+        for name in [name for name, code in self._code.items() if code.origin == origin]:
+            del self._entries[name], self._facts[name], self._code[name]

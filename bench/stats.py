@@ -8,9 +8,11 @@ interval       95 % interval over seeds, by Student's t on the logarithm of the 
                0.7, 1.7 and 1.8 bits a symmetric interval would reach zero. A bootstrap of two or three seeds is no more
                than their range, which holds the mean in half to three quarters of all cases
 mean_interval  of the mean of many values, by Student's t on the values themselves
-further        where one more seed would fall, by the same law
+prediction_interval  where one more seed would fall, by the same law
 paired_p       exact sign-flip test of the mean paired difference, two-sided: 2^-(n-1) at the least, so that five seeds
                cannot go below 0.06, and three not below 0.25
+holm           the same tests, corrected for being several (Holm 1979): the chance that any of them is a false alarm
+two_groups     whether seeds fall apart: some left a plateau, some did not, and an interval over both says little
 shared_ranks   one more than the number of rows that are clearly better: whose interval ends before this one's begins,
                where a single seed has a factor of 1.5 either way for one; and, since seeds that disagree should not
                raise a row, never better than a row of less mean error that has several seeds
@@ -27,6 +29,7 @@ import numpy as np
 from scipy.special import stdtrit  # the quantile of Student's t, without the second that scipy.stats takes
 
 LEVEL = 0.95
+APART = 3.0  # a factor between two neighbouring seeds: of normal rows a few per cent have it with five seeds
 SLACK = 1.5  # a factor: another seed, recipe or machine moves an error by as much
 FLIPPED = 16  # seeds for which all 2^n signs are tried; of more as many, drawn at random
 LEAST, MOST = 1e-12, 700.0  # an error that has a logarithm, and a logarithm that has a number
@@ -37,7 +40,7 @@ def interval(errors: Sequence[float]) -> tuple[float, float] | None:
     return _around(errors, (1 / len(errors)) ** 0.5) if errors else None
 
 
-def further(errors: Sequence[float]) -> tuple[float, float] | None:
+def prediction_interval(errors: Sequence[float]) -> tuple[float, float] | None:
     return _around(errors, (1 + 1 / len(errors)) ** 0.5) if errors else None
 
 
@@ -71,8 +74,26 @@ def paired_p(a: dict[int, float], b: dict[int, float]) -> float | None:
     return float((abs(flipped) >= abs(differences.sum()) * (1 - 1e-12)).mean())
 
 
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Each corrected for all of them together, None where there was no test."""
+    made = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    found: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for place, (p, i) in enumerate(made):
+        largest = max(largest, min(1.0, p * (len(made) - place)))
+        found[i] = largest
+    return found
+
+
+def two_groups(errors: Sequence[float]) -> tuple[int, float] | None:
+    """How many seeds are on the better side of the widest gap, and their mean; None where no gap is wide."""
+    ordered = sorted(max(error, LEAST) for error in errors)
+    gap, count = max(((ordered[i] / ordered[i - 1], i) for i in range(1, len(ordered))), default=(1.0, 0))
+    return (count, mean(ordered[:count])) if len(ordered) > 2 and gap >= APART else None
+
+
 def shared_ranks(rows: Sequence[Sequence[float]]) -> list[int]:
-    """Ranks of rows, each given by its values over seeds; around one seed alone stands the slack."""
+    """Ranks of rows, each given by its values over seeds. A single seed gets the slack as its interval."""
     bounds = [interval(values) or (values[0] / SLACK, values[0] * SLACK) for values in rows]
     ranks = [1 + sum(high < low for _, high in bounds) for low, _ in bounds]
     least = 1

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: finish the step, keep it, leave. A second Ctrl-C leaves at once.
+"""Ctrl-C and SIGTERM: finish the current step, save it, exit. A second Ctrl-C exits at once.
 
-The first signal only leaves a mark; the training loop reads it between two steps, where the state is whole. A process
-that ends this way has exit code 128 + the signal's number: 130 for Ctrl-C, 143 for SIGTERM.
+The first signal is only noted. The training loop checks for it between two steps, where the state is complete. A
+process that ends this way has exit code 128 + the signal's number: 130 for Ctrl-C, 143 for SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,50 +12,50 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_asked: int | None = None
+_requested: int | None = None
 
 
 class Stopped(KeyboardInterrupt):
-    """A run that was told to stop, and did so between two steps."""
+    """A run was asked to stop and did so between two steps."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
 
-def asked() -> int | None:
-    """The signal that asked for an end, if one did."""
-    return _asked
+def requested() -> int | None:
+    """The number of the signal that asked this process to stop, if one did."""
+    return _requested
 
 
-def ask(number: int) -> None:
-    global _asked
-    _asked = number
+def request(number: int) -> None:
+    """Ask this process to stop, as the signal with this number would."""
+    global _requested
+    _requested = number
 
 
 def check() -> None:
-    """Leave here if an end was asked for."""
-    if _asked is not None:
-        raise Stopped(_asked)
+    """Raise Stopped if a stop was requested."""
+    if _requested is not None:
+        raise Stopped(_requested)
 
 
 @contextmanager
-def watched(aloud: bool = True) -> Iterator[None]:
-    """Inside, a first signal leaves its mark; outside, signals do what they did before."""
-    global _asked
+def catch_signals(announce: bool = True) -> Iterator[None]:
+    """Inside this block a first signal is noted; afterwards signals are handled as before."""
+    global _requested
 
-    def mark(number: int, frame: FrameType | None) -> None:
-        again = _asked == signal.SIGINT == number
-        if again:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and _requested == signal.SIGINT:
             raise KeyboardInterrupt
-        ask(number)
-        if aloud:
-            sys.stderr.write("bench: stopping after this step; Ctrl-C again leaves at once\n")
+        request(number)
+        if announce:
+            sys.stderr.write("bench: stopping after this step; press Ctrl-C again to exit at once\n")
 
-    before = {number: signal.signal(number, mark) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
-        _asked = None
+        _requested = None

@@ -9,21 +9,27 @@ import random
 import signal
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
 import torch
 from rich.console import Console
 
-from bench import checkpoint, stop
-from bench.checkpoint import BadCheckpoint, Keeper, Pace, parse
+from bench import stop
 from bench.config import compose
-from bench.engine import PRELOAD, Plan, last_word, perform, run_all
-from bench.lock import lock
+from bench.engine.dispatch import run_all
+from bench.engine.lock import lock
+from bench.engine.messages import Finished
+from bench.engine.perform import finish_lost, perform
+from bench.engine.plan import Plan
+from bench.engine.workers import PRELOAD
 from bench.records import CannotWrite, read, write
-from bench.run import make_model, run_one
-from bench.train import backward, draw, fit, make_optimizers
+from bench.run import keeper as keeper_module
+from bench.run.checkpoint import BadCheckpoint, parse
+from bench.run.keeper import Keeper, Notice, Pace
+from bench.run.run import make_model, run_one
+from bench.run.train import Progress, backward, draw, fit, make_optimizers
 
 OFTEN = Pace(steps=2, spare=0.0)
 MEASURED = ("seconds", "tokens_per_second", "memory_bytes")  # what differs from one time to the next
@@ -31,7 +37,7 @@ MEASURED = ("seconds", "tokens_per_second", "memory_bytes")  # what differs from
 
 def result(record):
     data = {name: value for name, value in asdict(record).items() if name not in MEASURED}
-    data["loss_curve"] = [{k: v for k, v in point.items() if k != "seconds"} for point in record.loss_curve]
+    data["loss_curve"] = [replace(look, seconds=0.0) for look in record.loss_curve]
     return data
 
 
@@ -42,7 +48,7 @@ def silent(_):
 @pytest.fixture
 def often(monkeypatch):
     """A checkpoint after every second step, whatever it costs."""
-    monkeypatch.setattr(checkpoint, "PACE", OFTEN)
+    monkeypatch.setattr(keeper_module, "PACE", OFTEN)
 
 
 class Cut(BaseException):
@@ -67,9 +73,7 @@ def run_until(config, folder, step):
 
 @pytest.mark.parametrize(("arch", "optimizer"), [("transformer", "muon"), ("mlp", "adamw"), ("transformer", "adamw")])
 def test_a_run_that_goes_on_ends_with_the_same_bits(smoke, tmp_path, often, arch, optimizer):
-    config = smoke(
-        arch=arch, task="hmm", steps=41, optimizer=optimizer
-    )  # two watch points apart, across blocks of data
+    config = smoke(arch=arch, task="hmm", steps=41, optimizer=optimizer)  # evaluated every two steps, several blocks
     whole, whole_weights = run_one(config)
     for step in (1, 17, 32, 40):
         run_until(config, tmp_path, step)
@@ -78,7 +82,7 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(smoke, tmp_path, often, arch
         assert weights == whole_weights
         assert result(record) == result(whole)
         if step > 1:
-            assert f"at step {step - step % 2} of 41" in said[0]
+            assert f"at step {step - step % 2} of 41" in said[0].text
         Keeper(config, tmp_path).remove()
         assert list(tmp_path.iterdir()) == []
 
@@ -95,8 +99,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(smoke, tmp_pat
     newest.write_bytes(content)
     said = []
     record, weights = run_one(config, silent, Keeper(config, tmp_path, said.append))
-    assert said[0] == f"  {newest} is damaged (its checksum is wrong): not used"
-    assert "at step 6 of 12" in said[1]
+    assert said[0] == Notice("warning", f"{newest} is damaged and not used: its checksum is wrong")
+    assert said[1].event == "continued"
+    assert "at step 6 of 12" in said[1].text
     assert weights == whole_weights
     assert result(record) == result(whole)
 
@@ -110,7 +115,7 @@ def test_with_no_whole_checkpoint_a_run_starts_at_the_beginning(smoke, tmp_path,
     _, weights = run_one(config, silent, Keeper(config, tmp_path, said.append))
     assert weights == run_one(config)[1]
     assert len(said) == 2
-    assert all("is damaged" in line for line in said)
+    assert all(notice.event == "warning" and "is damaged" in notice.text for notice in said)
 
 
 def test_a_checkpoint_of_another_run_is_refused(smoke, tmp_path, often):
@@ -120,7 +125,7 @@ def test_a_checkpoint_of_another_run_is_refused(smoke, tmp_path, often):
         path.rename(tmp_path / path.name.replace(other.id(), config.id()))
     said = []
     _, weights = run_one(config, silent, Keeper(config, tmp_path, said.append))
-    assert f"it belongs to run {other.id()}" in said[0]
+    assert f"it belongs to run {other.id()}" in said[0].text
     assert weights == run_one(config)[1]
 
 
@@ -130,7 +135,7 @@ def test_a_pickle_is_refused_and_never_loaded(smoke, tmp_path):
             return os.mkdir, (str(tmp_path / "executed"),)
 
     torch.save(Trap(), tmp_path / "trap")
-    with pytest.raises(BadCheckpoint, match=r"cut short|not a checkpoint"):
+    with pytest.raises(BadCheckpoint, match=r"truncated|not a checkpoint"):
         parse((tmp_path / "trap").read_bytes())
     assert not (tmp_path / "executed").exists()
 
@@ -140,19 +145,19 @@ def test_a_first_signal_keeps_the_step_and_leaves(smoke, tmp_path):
     for number in (signal.SIGINT, signal.SIGTERM):
         keeper = Keeper(config, tmp_path)
 
-        def signalled(progress, number=number):
+        def interrupt(progress, number=number):
             if progress.step == 5:
                 os.kill(os.getpid(), number)
 
-        with stop.watched(aloud=False), pytest.raises(stop.Stopped) as end:
-            run_one(config, signalled, keeper)
+        with stop.catch_signals(announce=False), pytest.raises(stop.Stopped) as end:
+            run_one(config, interrupt, keeper)
         assert end.value.number == number
         assert [parse(path.read_bytes())[0]["step"] for path in tmp_path.iterdir()] == [5]
         keeper.remove()
 
 
 def test_a_second_ctrl_c_leaves_at_once():
-    with stop.watched(aloud=False):
+    with stop.catch_signals(announce=False):
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt) as end:
             os.kill(os.getpid(), signal.SIGINT)
@@ -178,7 +183,7 @@ def test_a_batch_that_does_not_fit_is_split_with_the_same_gradient(smoke, monkey
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. More words")
         return forward(self, tokens, features)
 
-    monkeypatch.setattr("bench.run.step_flops", lambda *_: 1)
+    monkeypatch.setattr("bench.run.run.step_flops", lambda *_: 1)
     plain, _ = run_one(config)
     monkeypatch.setattr(type(model), "forward", crowded)
     record, _ = run_one(config)
@@ -195,8 +200,8 @@ def test_one_sequence_that_does_not_fit_is_a_failed_record(smoke, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried")
 
-    monkeypatch.setattr("bench.run.step_flops", lambda *_: 1)
-    monkeypatch.setattr("bench.train.loss_nats", full)
+    monkeypatch.setattr("bench.run.run.step_flops", lambda *_: 1)
+    monkeypatch.setattr("bench.run.train.loss_nats", full)
     record, _ = run_one(smoke(batch=4))
     assert record.status == "failed"
     assert record.error == "BatchTooLarge: CUDA out of memory"
@@ -222,11 +227,11 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_stays_consistent(smoke,
     monkeypatch.setattr(os, "fsync", full)
     expected = "No such file or directory" if problem == "gone" else problem
     with pytest.raises(CannotWrite, match=f"cannot write .*checkpoint-a.safetensors: {expected}"):
-        perform(config, Plan(tmp_path, pace=OFTEN), silent, silent, False)
+        perform(config, Plan(tmp_path, pace=OFTEN), silent, wait=False)
     left = sorted(path.name.split(".", 1)[1] for path in folder.iterdir()) if folder.exists() else []
     whole = ["checkpoint-a.safetensors", "checkpoint-b.safetensors", "events.jsonl"]
     assert left == ([] if problem == "gone" else whole)
-    record, _ = perform(config, Plan(tmp_path, pace=OFTEN), silent, silent, False)
+    record = perform(config, Plan(tmp_path, pace=OFTEN), silent, wait=False).record
     assert result(record) == result(run_one(config)[0])
 
 
@@ -271,7 +276,7 @@ def kept(config, out, halted_writes, channel):
     if halted_writes:
         os.fsync = halt
     channel.send("started")
-    perform(config, Plan(out, pace=Pace(steps=3, spare=0.0)), silent, silent, False)
+    perform(config, Plan(out, pace=Pace(steps=3, spare=0.0)), silent, wait=False)
 
 
 def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bits(smoke, tmp_path):
@@ -282,7 +287,7 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bits(smoke, tmp_p
     context.set_forkserver_preload(PRELOAD)
     rng = random.Random(0)
     begin = time.monotonic()
-    perform(config, Plan(tmp_path / "timed"), silent, silent, False)
+    perform(config, Plan(tmp_path / "timed"), silent, wait=False)
     length = time.monotonic() - begin
     killed_at = []
     for moment in range(20):
@@ -305,9 +310,10 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bits(smoke, tmp_p
         folder = out / config.task / config.arch
         torn = [path for path in folder.glob(f".{config.id()}.*") if path.suffix != ".lock"]
         assert len(torn) == in_a_write or not in_a_write
-        said = []
-        record, _ = perform(config, Plan(out), silent, said.append, False)
-        killed_at.append(said[-1].split(" of ")[0].split()[-1] if said else "-")
+        messages = []
+        record = perform(config, Plan(out), messages.append, wait=False).record
+        steps = [message.step for message in messages if isinstance(message, Progress)]
+        killed_at.append(steps[0] if steps else None)
         assert result(record) == result(whole)
         assert (folder / f"{config.id()}.safetensors").read_bytes() == whole_weights
         assert sorted(p.name.split(".", 1)[1] for p in folder.iterdir()) == ["events.jsonl", "json", "safetensors"]
@@ -316,18 +322,17 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bits(smoke, tmp_p
 
 def test_a_record_outlives_the_process_that_died_after_writing_it(smoke, tmp_path):
     config = smoke(arch="mlp-pointwise", steps=2)
-    record, where = last_word(config, tmp_path, "the process died")
-    assert (record.status, read(tmp_path / record.path).error) == ("failed", "the process died")
-    assert where.startswith("wrote ")
+    lost = finish_lost(config, Plan(tmp_path), "the process died")
+    assert (lost.record.status, read(lost.path).error, lost.new) == ("failed", "the process died", True)
     good, weights = run_one(config)
     write(tmp_path, good, weights)
-    record, where = last_word(config, tmp_path, "the process died")
-    assert (record, where) == (good, f"already in {tmp_path / good.path}")
+    assert finish_lost(config, Plan(tmp_path), "the process died") == Finished(good, tmp_path / good.path, new=False)
     assert read(tmp_path / good.path).status == "ok"
 
 
 def test_a_run_lost_on_a_gpu_elsewhere_needs_none_here(tmp_path):
-    record, _ = last_word(compose("smoke", "mlp", "hmm", 0, "cuda", {}), tmp_path, "the machine was lost")
+    config = compose("smoke", "mlp", "hmm", 0, "cuda", {})
+    record = finish_lost(config, Plan(tmp_path), "the machine was lost").record
     assert record.platform["name"] == "unknown GPU" or torch.cuda.is_available()
 
 
@@ -335,13 +340,13 @@ def test_the_event_log_tells_the_story(smoke, tmp_path, often):
     config = smoke(steps=12)
     folder = tmp_path / config.task / config.arch
 
-    def signalled(progress):
-        if progress.step == 5:
-            stop.ask(signal.SIGTERM)
+    def interrupt(message):
+        if isinstance(message, Progress) and message.step == 5:
+            stop.request(signal.SIGTERM)
 
-    with stop.watched(aloud=False), pytest.raises(stop.Stopped):
-        perform(config, Plan(tmp_path), signalled, silent, False)
-    perform(config, Plan(tmp_path, pace=OFTEN), silent, silent, False)
+    with stop.catch_signals(announce=False), pytest.raises(stop.Stopped):
+        perform(config, Plan(tmp_path), interrupt, wait=False)
+    perform(config, Plan(tmp_path, pace=OFTEN), silent, wait=False)
     lines = (folder / f"{config.id()}.events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     kinds = [event["event"] for event in events]
@@ -351,21 +356,21 @@ def test_the_event_log_tells_the_story(smoke, tmp_path, often):
 
 
 def stop_at_three(config, out):
-    def signalled(progress):
-        if progress.step == 3:
-            stop.ask(signal.SIGTERM)
+    def interrupt(message):
+        if isinstance(message, Progress) and message.step == 3:
+            stop.request(signal.SIGTERM)
 
-    with stop.watched(aloud=False), pytest.raises(stop.Stopped):
-        perform(config, Plan(out), signalled, silent, False)
+    with stop.catch_signals(announce=False), pytest.raises(stop.Stopped):
+        perform(config, Plan(out), interrupt, wait=False)
 
 
 def test_a_run_that_goes_on_in_fewer_threads_notes_it(smoke, tmp_path, monkeypatch):
     config = smoke(steps=6)
     torch.set_num_threads(2)
     stop_at_three(config, tmp_path)
-    monkeypatch.setattr("bench.checkpoint.cores", lambda: 1)
-    record, _ = perform(config, Plan(tmp_path), silent, silent, False)
-    assert record.notes == ["continued at step 3 in 1 threads, 2 before"]
+    monkeypatch.setattr("bench.run.keeper.cores", lambda: 1)
+    record = perform(config, Plan(tmp_path), silent, wait=False).record
+    assert record.notes == ["continued at step 3 with 1 threads instead of 2"]
 
 
 def test_a_run_that_goes_on_with_changed_code_notes_it(smoke, tmp_path):
@@ -374,54 +379,56 @@ def test_a_run_that_goes_on_with_changed_code_notes_it(smoke, tmp_path):
     for path in Keeper(config, tmp_path / config.task / config.arch).files:
         if path.exists():
             os.utime(path, (0, 0))
-    record, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    record = perform(config, Plan(tmp_path), silent, wait=False).record
     assert record.notes == ["continued at step 3 after a change to models/transformer.py"]
 
 
 def test_a_run_starts_over_once_a_command(smoke, tmp_path):
     """As on Ray, which gives a run whose machine was lost to another: there it goes on."""
     config = smoke(steps=12)
-    whole, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    whole = perform(config, Plan(tmp_path), silent, wait=False).record
     plan = Plan(tmp_path, fresh=True)
 
-    def signalled(progress):
-        if progress.step == 5:
-            stop.ask(signal.SIGTERM)
+    def interrupt(message):
+        if isinstance(message, Progress) and message.step == 5:
+            stop.request(signal.SIGTERM)
 
-    with stop.watched(aloud=False), pytest.raises(stop.Stopped):
-        perform(config, plan, signalled, silent, False)
+    with stop.catch_signals(announce=False), pytest.raises(stop.Stopped):
+        perform(config, plan, interrupt, wait=False)
     assert not (tmp_path / whole.path).exists()
-    said = []
-    record, _ = perform(config, plan, silent, said.append, False)
-    assert "at step 5 of 12" in said[0]
+    messages = []
+    record = perform(config, plan, messages.append, wait=False).record
+    assert messages[0].event == "continued"
+    assert "at step 5 of 12" in messages[0].text
     assert result(record) == result(whole)
-    assert perform(config, plan, silent, silent, False).where.startswith("already in")
-    assert perform(config, Plan(tmp_path, fresh=True), silent, silent, False).where.startswith("wrote")
+    assert not perform(config, plan, silent, wait=False).new
+    assert perform(config, Plan(tmp_path, fresh=True), silent, wait=False).new
 
 
 def test_a_run_that_another_process_is_at_is_not_started_over(smoke, tmp_path):
     config = smoke(steps=2)
-    record, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    record = perform(config, Plan(tmp_path), silent, wait=False).record
     path = tmp_path / record.path
     before = path.stat().st_mtime_ns
-    holding, told = contextlib.ExitStack(), io.StringIO()
+    holding, output = contextlib.ExitStack(), io.StringIO()
     assert holding.enter_context(lock(path.parent, config.id())) is None
     release = threading.Timer(0.5, holding.close)
     release.start()
-    run_all([config], Plan(tmp_path, fresh=True), Console(file=told, width=300))
+    run_all([config], Plan(tmp_path, fresh=True), Console(file=output, width=300))
     release.join()
-    assert f"{config.id()} is not started over: process {os.getpid()} on " in told.getvalue()
-    assert "already in" in told.getvalue()
+    assert f"{config.id()} is not started over: locked by process {os.getpid()} on " in output.getvalue()
+    assert "; retrying last" in output.getvalue()
+    assert "already in" in output.getvalue()
     assert path.stat().st_mtime_ns == before
 
 
 def test_what_cannot_be_forgotten_is_one_line(smoke, tmp_path, monkeypatch):
     config = smoke(steps=2)
-    record, _ = perform(config, Plan(tmp_path), silent, silent, False)
+    record = perform(config, Plan(tmp_path), silent, wait=False).record
     report = (tmp_path / record.path).with_suffix("")
     report.write_text("not a folder")
     with pytest.raises(CannotWrite, match=f"cannot remove .*{config.id()}: Not a directory"):
-        perform(config, Plan(tmp_path, fresh=True), silent, silent, False)
+        perform(config, Plan(tmp_path, fresh=True), silent, wait=False)
 
 
 @pytest.mark.parametrize("cost", [0.001, 0.5, 20.0])
@@ -435,8 +442,8 @@ def test_checkpoints_take_about_a_percent_of_the_time_and_come_regularly(smoke, 
         now[0] += cost
         written.append(keeper.at.step)
 
-    monkeypatch.setattr(checkpoint, "write_whole", write)
-    monkeypatch.setattr(checkpoint, "pack", lambda *_: b"")
+    monkeypatch.setattr(keeper_module, "write_whole", write)
+    monkeypatch.setattr(keeper_module, "pack", lambda *_: b"")
     keeper = Keeper(config, tmp_path)
     model = torch.nn.Linear(1, 1)
     for step in range(1, config.steps):

@@ -1,23 +1,28 @@
 """The commands as a user types them."""
 
+import csv
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from bench import ledger
+from bench import commands, records
 from bench.cli import main
-from bench.commands import read_records
+from bench.device import pick_device
+from bench.engine.tune import MOST_RATES
 from bench.presets import PRESETS
-from bench.records import read_all
-from bench.run import run_one
+from bench.records import RunRecord, read, read_all, write
+from bench.run.run import run_one
+from bench.seeds import PUBLISHED_FROM, TUNING_SEEDS
 from models.base import ARCHS
 from tasks.base import TASKS
+from tests.fixtures import make_record
 
 ONE = ["run", "--arch", "mlp-pointwise", "--task", "bijection", "--preset", "smoke", "--set", "steps=2"]
 
@@ -47,7 +52,7 @@ def test_run_writes_a_record_and_the_board(bench, tmp_path):
     assert "parameters (budget" in out
     assert json.loads(record.read_text())["status"] == "ok"
     assert "mlp-pointwise" in (tmp_path / "results/leaderboard.md").read_text()
-    assert len(files(tmp_path)) == 5  # record, weights, events, board, claims
+    assert len(files(tmp_path)) == 6  # record, weights, events, board, the task's page, claims
 
 
 def test_a_run_that_is_there_is_not_run_again(bench, tmp_path):
@@ -65,7 +70,7 @@ def test_a_run_that_is_older_than_its_architecture_says_so(bench, tmp_path):
     os.utime(next((tmp_path / "results").rglob("*.json")), (0, 0))
     code, out, _ = bench(*ONE)
     assert code == 0
-    assert "models/mlp.py has changed since: to train it with that, start it over with --fresh" in out
+    assert "models/mlp.py has changed since; use --fresh to train again with the new code" in out
 
 
 def test_a_damaged_record_is_run_again_aloud(bench, tmp_path):
@@ -95,44 +100,42 @@ def test_several_values_make_a_grid_and_jobs_give_the_same_records(bench, tmp_pa
     assert here["metrics"]["20"]["all"]["kl"] == pytest.approx(beside["metrics"]["20"]["all"]["kl"], rel=1e-4)
 
 
-def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
-    words = [
-        "run",
-        "--preset",
-        "smoke",
-        "--arch",
-        "mlp",
-        "transformer",
-        "--task",
-        "bijection",
-        "--seeds",
-        "2",
-        "--tune",
-    ]
-    words += ["--set", "steps=8", "--jobs", "1"]
-    code, out, _ = bench(*words)
-    assert code == 0
-    tuned = [json.loads(p.read_text()) for p in (tmp_path / "results/bijection").rglob("*.json")]
-    trials = [json.loads(p.read_text()) for p in (tmp_path / "results/tuning").rglob("*.json")]
+def test_tune_gives_everyone_the_same_search_and_records_it(bench, tmp_path):
+    words = ["run", "--preset", "smoke", "--arch", "mlp", "transformer", "--task", "bijection", "--seeds", "2"]
+    words += ["--tune", "--set", "steps=8", "--jobs", "1"]
+    assert bench(*words)[0] == 0
+    tuned = [read(path) for path in (tmp_path / "results/bijection").rglob("*.json")]
+    trials = [read(path) for path in (tmp_path / "results/tuning").rglob("*.json")]
     assert [path.name for path in tmp_path.iterdir()] == ["results"]  # in a container nothing else is kept
-    assert len(read_all(tmp_path / "results")[0]) == len(tuned)  # a trial is no row
-    assert len(tuned) == 2 * 2
-    assert len(trials) == 2 * 3
-    assert {trial["config"]["seed"] for trial in trials}.isdisjoint({0, 1})
+    assert len(read_all(tmp_path / "results")[0]) == len(tuned) == 2 * 2  # a trial is no row
+    assert {trial.config.seed for trial in trials} == set(TUNING_SEEDS)
+    assert {trial.config.steps for trial in trials} == {8}
     for arch in ("mlp", "transformer"):
-        grid = {
-            t["config"]["lr"]: t["metrics"]["20"]["all"]["entropy_mae"] for t in trials if t["config"]["arch"] == arch
-        }
-        assert sorted(grid) == [0.01, 0.02, 0.04]
-        for record in (r for r in tuned if r["config"]["arch"] == arch):
-            assert record["config"]["lr"] == min(grid, key=grid.get)
-            assert record["config"]["adam_lr"] == pytest.approx(record["config"]["lr"] * 0.003 / 0.02)
-            search = record["config"]["tuning"]
-            assert search["steps"] == 2
-            assert search["errors"] == {f"{lr:g}": pytest.approx(error, rel=1e-3) for lr, error in grid.items()}
-    assert "3 rates x 2 steps" in (tmp_path / "results/leaderboard.md").read_text()
-    code, out, _ = bench(*words)  # neither trials nor runs are done twice
-    assert out.count("already in") == 4 + 6
+        first, second = (
+            {(t.config.activation, t.config.lr): t.error_bits for t in trials
+             if (t.config.arch, t.config.seed) == (arch, seed)} for seed in TUNING_SEEDS
+        )  # fmt: skip
+        block = min(("relu2", "swiglu"), key=lambda kind: first[kind, 0.02])  # both were tried at the preset's rate
+        rates = sorted(lr for kind, lr in first if kind == block)
+        assert {0.01, 0.02, 0.04} <= set(rates)
+        assert len(first) == len(rates) + 1
+        assert all(high == 2 * low for low, high in pairwise(rates))
+        inside = min(rates, key=lambda lr: first[block, lr]) in rates[1:-1]
+        assert inside or len(rates) == MOST_RATES  # the search ends where the best is not at an edge
+        assert sorted(second) == sorted(sorted(first, key=first.get)[:2])
+        best = min(second, key=lambda trial: first[trial] * second[trial])
+        for record in (record for record in tuned if record.config.arch == arch):
+            assert (record.config.activation, record.config.lr) == best
+            assert record.config.positions == {"relu2": "alibi", "swiglu": "alibi-shift"}[record.config.activation]
+            assert record.config.adam_lr == pytest.approx(best[1] * 0.003 / 0.02)
+            search = record.config.tuning["errors"]
+            assert len(search) == len(first)
+            for (kind, lr), error in first.items():
+                name = f"{lr:g}" if kind == "relu2" else f"{lr:g} positions=alibi-shift activation=swiglu"
+                repeated = [second[kind, lr]] if (kind, lr) in second else []
+                assert search[name] == pytest.approx([error, *repeated], rel=1e-3)
+    _, out, _ = bench(*words)  # neither trials nor runs are done twice
+    assert out.count("already in") == len(tuned) + len(trials)
 
 
 @pytest.mark.parametrize(
@@ -150,20 +153,24 @@ def test_tune_gives_everyone_the_same_grid_and_records_it(bench, tmp_path):
         (["run", "--set", "tuning=3"], "tuning is not for --set: use --tune"),
         (["run", "--set", "steps"], "--set takes key=value, not 'steps'"),
         (["run", "--set", "steps=many"], "steps takes a whole number, not 'many'"),
-        (["run", "--set", "lr=nan"], "lr must be a positive number, not nan"),
+        (["run", "--set", "lr=nan"], "lr must be a finite number, not nan"),
         (["run", "--set", "weight_decay=nan"], "weight_decay must be a finite number, not nan"),
         (["run", "--task", "regression", "--set", "noise=inf"], "noise must be a finite number, not inf"),
         (["run", "--task", "hmm-sticky", "--set", "relaxation=inf"], "relaxation must be a finite number, not inf"),
         (["run", "--set", "steps=0"], "steps must be at least 1, not 0"),
+        (["run", "--set", "precision=fp16"], "precision must be one of fp32, tf32, bf16, not 'fp16'"),
+        (["run", "--set", "precision=tf32"], "precision=tf32 needs a GPU: a CPU trains in fp32"),
         (["run", "--set", "heads=5"], "cannot be divided among 5 heads"),
         (["run", "--set", "horizons=20,x"], "horizons takes numbers like 20,30,50, not '20,x'"),
         (["run", "--task", "bijection", "--set", "horizon=25"], "at most 20 steps, not 25"),
         (["run", "--task", "bijection", "--set", "size=1"], "size must be at least 2, not 1"),
+        (["run", "--preset", "markov-report", "--set", "order=-1100"], "order must be 1 to 8, not -1100"),
+        (["run", "--task", "markov", "--set", "alphabet=0", "order=-1"], "order must be 1 to 8, not -1"),
         (["run", "--task", "hmm", "--set", "states=0"], "states must be at least 2, not 0"),
         (["run", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["run", "--jobs", "-1"], "--jobs must be at least 1, not -1"),
         (["run", "--supervision", "none"], "supervision must be one of posterior, sampled, not 'none'"),
-        (["run", "--device", "tpu"], "device must be auto, cpu or cuda, not 'tpu'"),
+        (["run", "--device", "tpu"], "device must be auto, cpu, cuda or cuda:N, not 'tpu'"),
         (["run", "--colour"], "unrecognized arguments: --colour"),
         (["fly"], "invalid choice: 'fly'"),
         ([], "the following arguments are required: COMMAND"),
@@ -200,12 +207,17 @@ def test_a_driver_that_torch_cannot_use_is_not_taken_for_no_gpu(bench, monkeypat
     driver.write_text("550")
     monkeypatch.setattr("bench.device.DRIVER", driver)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for built, told in (("13.0", "torch for CUDA 13.0 finds no device: is it too old?"), (None, "built without CUDA")):
-        monkeypatch.setattr("torch.version.cuda", built)
-        code, _, err = bench("run", "--device", "cuda")
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    code, _, err = bench("run", "--device", "cuda")
+    assert code == 2
+    assert "there is an NVIDIA driver, but torch for CUDA 13.0 finds no device in use" in err
+    assert pick_device("auto")[0] == "cpu"  # CUDA_VISIBLE_DEVICES may hide it, or the container
+    monkeypatch.setattr("torch.version.cuda", None)
+    for asked in ("cuda", "auto"):
+        code, _, err = bench("run", "--device", asked)
         assert code == 2
-        assert f"there is an NVIDIA driver, but {'this ' * (not built)}torch" in err
-        assert told in err
+        assert err.startswith("bench: there is an NVIDIA driver, but this torch was built without CUDA: install")
+        assert err.endswith("or train on the CPU with --device cpu\n")
 
 
 def test_a_gpu_without_a_compiler_is_one_line(bench, monkeypatch, tmp_path):
@@ -224,7 +236,7 @@ def test_a_gpu_without_a_compiler_is_one_line(bench, monkeypatch, tmp_path):
 def test_preset_auto_is_paper_on_a_gpu_and_quick_without_one(bench, monkeypatch):
     """What the image runs without arguments; stopped before the first step."""
     seen = []
-    monkeypatch.setattr("bench.engine.run_all", lambda configs, *_: seen.append(configs) or [])
+    monkeypatch.setattr("bench.engine.dispatch.run_all", lambda configs, *_: seen.append(configs) or [])
     monkeypatch.setattr("bench.commands.require_compiler", lambda: None)
     assert "because the device is cpu" in bench("run", "--preset", "auto", "--device", "cpu", "--arch", "mlp")[1]
     for there, preset in ((True, "paper"), (False, "quick")):
@@ -253,8 +265,12 @@ def test_a_failed_run_keeps_its_record_and_the_exit_code_says_so(bench, tmp_path
     assert "the loss is" in record["error"]
 
 
+def store(folder: Path, *records: RunRecord) -> list[Path]:
+    return [write(folder, record, None) for record in records]
+
+
 def test_board_names_a_corrupt_record_and_renders_the_others(bench, tmp_path):
-    bench(*ONE)
+    store(tmp_path / "results", make_record("mlp-pointwise"))
     (tmp_path / "results/bijection/broken.json").write_text("{")
     code, _, err = bench("board")
     assert code == 1
@@ -262,31 +278,37 @@ def test_board_names_a_corrupt_record_and_renders_the_others(bench, tmp_path):
     assert "mlp-pointwise" in (tmp_path / "results/leaderboard.md").read_text()
 
 
-def test_board_check_fails_where_table_and_records_disagree(bench, tmp_path):
-    bench(*ONE)
+@pytest.mark.parametrize("page", ["leaderboard.md", "bijection.md"])
+def test_board_check_fails_where_table_and_records_disagree(bench, tmp_path, page):
+    store(tmp_path / "results", make_record("mlp-pointwise"))
+    assert bench("board")[0] == 0
     assert bench("board", "--check")[0] == 0
-    table = tmp_path / "results/leaderboard.md"
-    table.write_text(table.read_text().replace("mlp-pointwise", "mlp-perfect"))
+    table = tmp_path / "results" / page
+    table.write_text(table.read_text().replace("| mlp-pointwise", "| mlp-perfect"))
     code, out, err = bench("board", "--check")
     assert code == 1
-    assert re.search(r"^-\|.*\| mlp-perfect", out, re.MULTILINE)
-    assert "does not say what the records say" in err
+    assert re.search(r"^-\|.*mlp-perfect", out, re.MULTILINE)
+    assert f"results/{page} does not match the records" in err
 
 
 def test_board_writes_over_nothing_that_is_not_its_own(bench, tmp_path):
-    bench(*ONE)
-    mine = tmp_path / "mine/CLAIMS.md"
-    mine.parent.mkdir()
-    mine.write_text("by hand")
-    code, _, err = bench("board", "--out", "mine/table.md")
-    assert code == 2
-    assert "mine/CLAIMS.md is not a page of bench board: name another place with --out" in err
-    assert mine.read_text() == "by hand"
-    assert files(tmp_path / "mine") == ["CLAIMS.md"]
+    store(tmp_path / "results", make_record())
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("CLAIMS.md", "bijection.md", "table.md", "notes"):
+        mine = folder / name
+        mine.write_text("by hand")
+        target = "mine/notes" if name == "notes" else "mine/table.md"
+        code, _, err = bench("board", "--out", target)
+        assert code == 2
+        assert f"mine/{name} is not a page of bench board: name another place with --out" in err
+        assert mine.read_text() == "by hand"
+        assert files(folder) == [name]
+        mine.unlink()
     code, _, err = bench("board", "--out", "mine")
     assert code == 2
     assert "cannot write mine: Is a directory. Name another place with --out" in err
-    mine.write_text("")
+    (folder / "CLAIMS.md").touch()  # an empty file is nobody's
     assert bench("board", "--out", "mine/table.md")[0] == 0
     (tmp_path / "other").mkdir()
     (tmp_path / "other/leaderboard.md").write_text("by hand")
@@ -294,9 +316,65 @@ def test_board_writes_over_nothing_that_is_not_its_own(bench, tmp_path):
     assert files(tmp_path / "other") == ["leaderboard.md"]
 
 
+def test_board_writes_a_csv_where_it_is_asked_to(bench, tmp_path):
+    made = [make_record("mlp", seed=seed) for seed in (0, 1)]
+    store(tmp_path / "results", *made)
+    code, out, err = bench("board", "--csv", "tables/mine.csv")
+    assert (code, err) == (0, "")
+    assert out.endswith("wrote tables/mine.csv\n")
+    with (tmp_path / "tables/mine.csv").open() as file:
+        assert {row["id"] for row in csv.DictReader(file)} == {record.id for record in made}
+    assert not (tmp_path / "results/results.csv").exists()
+
+
+def test_a_folder_is_no_place_for_a_csv(bench, tmp_path):
+    store(tmp_path / "results", make_record())
+    before = files(tmp_path)
+    code, out, err = bench("board", "--csv", ".")
+    assert (code, out, err) == (2, "", "bench: --csv takes a file, and . is a folder\n")
+    code, out, err = bench("board", "--csv", "mine.csv", "--check")
+    assert (code, out) == (2, "")
+    assert err == "bench: --check writes nothing, --csv does: use one of them\n"
+    assert files(tmp_path) == before
+
+
+def test_figures_and_csv_are_written_beside_the_board_and_checked_with_it(bench, tmp_path):
+    store(tmp_path / "results", make_record())
+    assert bench("board", "--figures")[0] == 0
+    written = {name for name in files(tmp_path / "results") if name.endswith((".svg", ".csv"))}
+    assert {"results.csv", "heatmap.svg", "heatmap-dark.svg"} <= written
+    assert bench("board", "--figures", "--check")[0] == 0
+    for name in sorted(written):
+        image = tmp_path / "results" / name
+        text = image.read_text()
+        image.write_text(text + "x")
+        code, _, err = bench("board", "--figures", "--check")
+        assert (code, err) == (1, f"bench: results/{name} does not match the records\n")
+        image.write_text(text)
+
+
+def test_board_reads_each_record_once_and_judges_claims_once(bench, tmp_path, monkeypatch):
+    """Also of several folders, with the site, the CSV and the figures."""
+    paths = store(tmp_path / "results", *(make_record(arch) for arch in ("mlp", "transformer")), make_record(seed=1))
+    paths += store(tmp_path / "more", make_record(task="hmm"))
+    read, judged = [], []
+    parse, judge = records.parse, commands.judge
+
+    def parsed(text):
+        read.append(json.loads(text)["id"])
+        return parse(text)
+
+    monkeypatch.setattr(records, "parse", parsed)
+    monkeypatch.setattr(commands, "judge", lambda *rest: judged.append(rest) or judge(*rest))
+    code, _, err = bench("board", "--runs", "results", "more", "--html", "site", "--csv", "a.csv", "--figures")
+    assert (code, err) == (0, "")
+    assert sorted(read) == sorted(path.stem for path in paths)
+    assert len(judged) == 1
+
+
 def test_all_stands_for_every_task_and_architecture(bench, monkeypatch):
     seen = []
-    monkeypatch.setattr("bench.engine.run_all", lambda configs, *_: seen.extend(configs) or [])
+    monkeypatch.setattr("bench.engine.dispatch.run_all", lambda configs, *_: seen.extend(configs) or [])
     assert bench("run", "--preset", "smoke", "--arch", "all", "--task", "all")[0] == 0
     assert {config.arch for config in seen} == set(ARCHS.names())
     assert {config.task for config in seen} == set(TASKS.names())
@@ -306,39 +384,34 @@ def test_all_stands_for_every_task_and_architecture(bench, monkeypatch):
 def test_reports_are_written_before_the_claims_that_are_read_from_them(bench, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("bench.commands.write_report", lambda *_: seen.append(files(tmp_path)) or 1)
-    code, out, _ = bench(*ONE, "--report")
+    code, _, _ = bench(*ONE, "--report")
     assert code == 1  # a section failed
     assert [name for name in seen[0] if name.endswith(".md")] == []
-    assert out.rindex("wrote results/CLAIMS.md") > out.rindex("Errors in bits")
+    assert {"results/leaderboard.md", "results/CLAIMS.md"} <= set(files(tmp_path))
 
 
 def test_board_of_several_folders_counts_a_run_once_as_the_first_has_it(bench, tmp_path, monkeypatch):
-    reports = []
-    judge = ledger.judge
-    monkeypatch.setattr("bench.ledger.judge", lambda found, told: reports.append(told) or judge(found, told))
-    assert bench(*ONE, "--out", "mine")[0] == 0
-    assert bench(*ONE, "--out", "theirs", "--seeds", "2")[0] == 0
-    path = next((tmp_path / "mine").rglob("*.json"))
-    shared = path.relative_to(tmp_path / "mine")
-    (other,) = (p for p in (tmp_path / "theirs").rglob("*.json") if p.name != path.name)
-    record = json.loads(path.read_text())
-    record["metrics"]["20"]["all"]["entropy_mae"] = 0.1234567
-    path.write_text(json.dumps(record))
-    for place, source in ((tmp_path / "theirs" / shared, "theirs"), (other, "theirs"), (path, "mine")):
-        place.with_suffix("").mkdir()
-        (place.with_suffix("") / "report.json").write_text(json.dumps({"run": place.stem, "from": source}))
-    theirs = set(files(tmp_path / "theirs"))
+    seen = []
+    judge = commands.judge
+    monkeypatch.setattr(commands, "judge", lambda claims, runs, told: seen.append(told) or judge(claims, runs, told))
+    (mine,) = store(tmp_path / "mine", make_record("mlp", error=0.1234567))
+    shared, other = store(tmp_path / "theirs", make_record("mlp", error=0.2), make_record("mlp", seed=1, error=0.3))
+    for path, title in ((mine, "mine"), (shared, "theirs"), (other, "theirs")):
+        path.with_suffix("").mkdir()
+        report = {"run": path.stem, "title": title, "sections": []}
+        (path.with_suffix("") / "report.json").write_text(json.dumps(report))
+    theirs = files(tmp_path / "theirs")
     code, out, err = bench("board", "--runs", "mine", "theirs")
     assert (code, err) == (0, "")
-    assert "wrote mine/leaderboard.md: 2 records" in out
-    assert {run: told["from"] for run, told in reports[-1].items()} == {path.stem: "mine", other.stem: "theirs"}
-    assert set(files(tmp_path / "theirs")) == theirs
-    both = read_records([tmp_path / "mine", tmp_path / "theirs"])[0]
-    assert [r.metrics["20"]["all"]["entropy_mae"] == 0.1234567 for r in both] == [True, False]
+    assert "wrote mine/leaderboard.md and the pages beside it: 2 records" in out
+    assert {run: report.title for run, report in seen[-1].items()} == {mine.stem: "mine", other.stem: "theirs"}
+    assert files(tmp_path / "theirs") == theirs
+    both = commands.read_records([tmp_path / "mine", tmp_path / "theirs"]).records
+    assert {record.id: record.error_bits for record in both} == {mine.stem: 0.1234567, other.stem: 0.3}
     assert bench("board", "--runs", "mine", "theirs", "--check")[0] == 0
     assert bench("board", "--runs", "theirs", "mine", "--check", "--out", "mine/leaderboard.md")[0] == 1
     assert bench("board", "--runs", "mine", "theirs", "--html", "site")[0] == 0
-    assert {page.stem for page in (tmp_path / "site/runs").iterdir()} == {path.stem, other.stem}
+    assert {page.stem for page in (tmp_path / "site/runs").iterdir()} == {mine.stem, other.stem}
 
 
 def test_a_missing_extra_is_said_before_anything_is_started_over(bench, tmp_path, monkeypatch):
@@ -406,17 +479,17 @@ def test_fresh_that_is_interrupted_in_its_first_run_leaves_the_others(bench, tmp
     four = [*ONE, "--seeds", "4", "--jobs", "1"]
     assert bench(*four)[0] == 0
     before = {path: json.loads(path.read_text()) for path in (tmp_path / "results").rglob("*.json")}
-    (first,) = (path for path, record in before.items() if record["config"]["seed"] == 0)
+    (first,) = (path for path, record in before.items() if record["config"]["seed"] == PUBLISHED_FROM)
 
     def interrupted(*rest):
         os.kill(os.getpid(), signal.SIGINT)
         return run_one(*rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr("bench.engine.run_one", interrupted)
+        patch.setattr("bench.engine.perform.run_one", interrupted)
         code, _, err = bench(*four, "--fresh")
     assert code == 130
-    assert err.endswith("the same command without --fresh goes on from there\n")
+    assert err.endswith("the same command without --fresh continues them\n")
     assert set((tmp_path / "results").rglob("*.json")) == before.keys() - {first}
     assert all(path.with_suffix(".safetensors").exists() for path in before.keys() - {first})
     code, out, _ = bench(*four)
@@ -467,22 +540,25 @@ def test_help_has_an_example(capsys, command):
 def test_a_process_that_dies_is_a_failed_record_and_the_others_go_on(tmp_path):
     """Kill a worker from outside, as the kernel does when memory runs out."""
     script = f"""
-import os, sys, bench.engine as engine
+import os
 from pathlib import Path
 from rich.console import Console
 from bench.config import compose
-work = engine._work
-def die(config, *rest):
-    if config.arch == "mlp":
+from bench.engine import workers
+from bench.engine.dispatch import run_all
+from bench.engine.plan import Plan
+work = workers.work
+def die(job, connection):
+    if job.config.arch == "mlp":
         os._exit(9)
-    work(config, *rest)
-engine._work = die
-engine.multiprocessing.get_context = lambda kind, get=engine.multiprocessing.get_context: get("fork")
+    work(job, connection)
+workers.work = die
+workers.multiprocessing.get_context = lambda kind, get=workers.multiprocessing.get_context: get("fork")
 import multiprocessing.context
 multiprocessing.context.ForkContext.set_forkserver_preload = lambda *_: None
 archs = ("mlp", "mlp-pointwise", "transformer")
 configs = [compose("smoke", arch, "hmm", 0, "cpu", {{"steps": 2}}) for arch in archs]
-records = engine.run_all(configs, engine.Plan(Path({str(tmp_path)!r}), jobs=2), Console())
+records = run_all(configs, Plan(Path({str(tmp_path)!r}), jobs=2), Console())
 print([r.status for r in records], records[0].error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)

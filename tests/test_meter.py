@@ -13,10 +13,11 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from bench import device, nvml
-from bench.checkpoint import Keeper
-from bench.meter import Meter
-from bench.run import run_one
+from bench import device
+from bench.run import nvml
+from bench.run.keeper import Keeper
+from bench.run.meter import Meter
+from bench.run.run import run_one
 
 UUID = "GPU-8f6d1b1e-4f3c-2b0a-9d1e-7c5a3b2d1f00"
 NEIGHBOUR = 4_000_000
@@ -222,7 +223,7 @@ def metered_gpu(monkeypatch):
                 super().__init__(device)
                 self.gpu = gpu
 
-        monkeypatch.setattr("bench.run.Meter", OnGpu)
+        monkeypatch.setattr("bench.run.run.Meter", OnGpu)
 
     return put
 
@@ -232,12 +233,19 @@ def test_a_record_holds_what_nvml_told(gpu, metered_gpu, smoke):
     record, _ = run_one(smoke(steps=2))
     assert record.status == "ok"
     assert record.energy_joules == pytest.approx(420.5)
-    assert record.memory_bytes["nvml_process"] == 1_000 << 20
+    assert record.memory_bytes.nvml_process == 1_000 << 20
     told = record.platform["gpu"]
     assert told["peak_flops"] == 19.5e12
-    expected = record.train_flops / record.seconds["train"] / 19.5e12
+    expected = record.train_flops / record.seconds.train / 19.5e12
     assert told["flops_utilisation"] == pytest.approx(expected, rel=0.05)
     json.dumps(record.platform, allow_nan=False)
+
+
+def test_memory_that_was_given_back_before_training_is_not_the_runs(gpu, metered_gpu, smoke):
+    """The first look is before the peaks are restarted: at what the checks of the kernels took."""
+    metered_gpu(gpu(nvmlDeviceGetComputeRunningProcesses_v3=[[(os.getpid(), n << 20)] for n in (9_000, 700, 1_000)]))
+    record, _ = run_one(smoke(steps=2))
+    assert record.memory_bytes.nvml_process == 1_000 << 20
 
 
 def test_a_run_that_was_cut_off_has_no_energy(gpu, metered_gpu, smoke):
@@ -262,7 +270,7 @@ def test_a_metering_failure_never_loses_a_run(gpu, metered_gpu, smoke, monkeypat
     assert record.status == "ok"
     assert weights
     assert record.energy_joules is None
-    assert record.memory_bytes["nvml_process"] is None
+    assert record.memory_bytes.nvml_process is None
     assert any("the driver went away" in note for note in record.platform["gpu"]["notes"])
 
 
@@ -270,7 +278,7 @@ def test_a_cpu_run_has_no_gpu_figures(smoke):
     record, _ = run_one(smoke(steps=2))
     assert record.platform["gpu"] is record.energy_joules is None
     memory = record.memory_bytes
-    assert memory["allocated"] is memory["reserved"] is memory["nvml_process"] is None
+    assert memory.allocated is memory.reserved is memory.nvml_process is None
 
 
 def test_phases_add_up_and_none_is_counted_twice():
@@ -288,7 +296,7 @@ def test_the_device_is_waited_for_at_phase_borders_and_never_between_steps(smoke
     waits = []
     for steps in (2, 6):
         calls = []
-        monkeypatch.setattr("bench.meter.synchronize", calls.append)
+        monkeypatch.setattr("bench.run.meter.synchronize", calls.append)
         run_one(smoke("mlp-pointwise", steps=steps))
         waits.append(len(calls))
     assert waits[0] == waits[1] > 0
@@ -300,7 +308,7 @@ import time
 from pathlib import Path
 
 import torch
-from bench.meter import Meter
+from bench.run.meter import Meter
 
 ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
 before = float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")

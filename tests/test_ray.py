@@ -13,11 +13,12 @@ import pytest
 from rich.console import Console
 from test_checkpoint import result
 
-from bench.checkpoint import Pace
 from bench.cli import main
 from bench.device import cores
-from bench.engine import Plan, run_all
-from bench.log import read_events
+from bench.engine.dispatch import run_all
+from bench.engine.events import read_events
+from bench.engine.plan import Plan
+from bench.run.keeper import Pace
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # on Linux too: 127.0.0.1 stays what it is
 ray = pytest.importorskip("ray")

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from bench.floors import effective_memory, reference_names, reference_scores
-from bench.score import CHUNK, Exam, make_exam, predict, score
+from bench.run.references import effective_memory, reference_names, reference_scores
+from bench.run.score import CHUNK, Exam, make_exam, predict, score
 from tasks.base import TASKS, Batch
 
 
@@ -69,7 +69,7 @@ def test_longer_windows_err_less_and_give_an_effective_memory():
     )
     errors = [scores[name].summary()["kl"] for name in windows]
     assert errors == sorted(errors, reverse=True)
-    assert [*scores] == reference_names("hmm")
+    assert [*scores] == reference_names("hmm", task)
     known = {name: result.summary()["kl"] for name, result in scores.items()}
     assert effective_memory(errors[2], known) == "3.0"
     assert effective_memory(math.sqrt(errors[3] * errors[4]), known) == "5.0"

@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from bench.checkpoint import parse
-from bench.log import read_events
+from bench.engine.events import read_events
 from bench.records import read_all
+from bench.run.checkpoint import parse
 
 BENCH = [sys.executable, "-c", "import sys; from bench.cli import main; sys.exit(main())"]
 FEW = ["sequences=16", "horizons=20", "layers=1", "width=16"]
@@ -52,7 +52,7 @@ def test_a_signal_keeps_every_run_under_way_and_the_command_goes_on(tmp_path, nu
     _, err = process.communicate(timeout=120)
     assert process.returncode == code, err
     assert "Traceback" not in err
-    assert "bench: stopped; finished runs are kept, every run under way at its last step" in err
+    assert "bench: stopped; finished runs are saved, active ones at their last step" in err
     kept = [parse(path.read_bytes())[0]["step"] for path in tmp_path.rglob("*.checkpoint-*")]
     stopped = [event["step"] for event in events(tmp_path) if event["event"] == "stopped"]
     assert len(stopped) == jobs
@@ -68,19 +68,8 @@ def test_a_signal_keeps_every_run_under_way_and_the_command_goes_on(tmp_path, nu
 
 
 def test_fresh_forgets_no_run_before_its_turn(tmp_path):
-    words = [
-        "--arch",
-        "mlp-pointwise",
-        "--task",
-        "bijection",
-        "--seeds",
-        "4",
-        "--jobs",
-        "2",
-        "--set",
-        "steps=400",
-        *FEW,
-    ]
+    words = ["--arch", "mlp-pointwise", "--task", "bijection", "--seeds", "4", "--jobs", "2"]
+    words += ["--set", "steps=400", *FEW]
     process = start(tmp_path, *words)
     assert process.wait(timeout=200) == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
@@ -92,7 +81,7 @@ def test_fresh_forgets_no_run_before_its_turn(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "the same command without --fresh goes on from there" in err
+    assert "the same command without --fresh continues them" in err
     untouched = [path for path, time in before.items() if path.exists() and path.stat().st_mtime_ns == time]
     assert len(untouched) in (2, 3)  # of the two that were under way, both or one had begun
 

@@ -6,14 +6,18 @@ from dataclasses import asdict
 import pytest
 import safetensors.torch
 
-from bench import checkpoint, report, stop
-from bench.checkpoint import Keeper, Pace
+from bench import stop
 from bench.cli import main
-from bench.diagnostics.dynamics import EARLIER
-from bench.engine import Plan, perform
+from bench.engine.perform import perform
+from bench.engine.plan import Plan
 from bench.records import read, record_files
-from bench.run import run_one
-from bench.snapshots import Album, find
+from bench.report import report
+from bench.run import keeper
+from bench.run.keeper import Keeper, Notice, Pace
+from bench.run.run import run_one
+from bench.run.snapshots import Snapshots, find
+from bench.run.train import Progress
+from bench.statements import EARLIER
 
 MEASURED = ("seconds", "tokens_per_second", "memory_bytes", "loss_curve")
 SMOKE = ["run", "--arch", "mlp-pointwise", "--task", "hmm", "--preset", "smoke"]
@@ -32,11 +36,11 @@ def result(record):
     [(100, 3, [1, 10, 100]), (12, 4, [1, 3, 6, 12]), (600, 1, [600]), (1, 5, [1]), (3, 50, [1, 2, 3])],
 )
 def test_snapshots_are_spaced_half_evenly_in_log_step_and_half_in_step(tmp_path, steps, count, expected):
-    assert Album(tmp_path / "x.json", steps, count).steps == expected
+    assert Snapshots(tmp_path / "x.json", steps, count).steps == expected
 
 
 def test_the_last_snapshots_lie_near_enough_to_tell_what_settles_first(tmp_path):
-    steps = Album(tmp_path / "x.json", 700, 12).steps
+    steps = Snapshots(tmp_path / "x.json", 700, 12).steps
     assert len(steps) == 12
     assert steps[-1] / steps[-2] < EARLIER
 
@@ -44,7 +48,7 @@ def test_the_last_snapshots_lie_near_enough_to_tell_what_settles_first(tmp_path)
 def test_a_run_with_snapshots_has_the_same_bits_and_the_last_one_is_the_model(smoke, tmp_path):
     config = smoke(steps=12)
     plain, weights = run_one(config)
-    record, _ = perform(config, Plan(tmp_path, snapshots=4), silent, silent, False)
+    record = perform(config, Plan(tmp_path, snapshots=4), silent, wait=False).record
     assert result(record) == result(plain)
     path = tmp_path / record.path
     assert path.with_suffix(".safetensors").read_bytes() == weights
@@ -58,20 +62,19 @@ def test_a_run_with_snapshots_has_the_same_bits_and_the_last_one_is_the_model(sm
 
 
 def test_a_run_that_goes_on_keeps_the_same_snapshots(smoke, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "PACE", Pace(steps=2, spare=0.0))
+    monkeypatch.setattr(keeper, "PACE", Pace(steps=2, spare=0.0))
     config = smoke(steps=12)
-    whole, _ = perform(config, Plan(tmp_path / "whole", snapshots=6), silent, silent, False)
+    whole = perform(config, Plan(tmp_path / "whole", snapshots=6), silent, wait=False).record
 
-    def signalled(progress):
-        if progress.step == 7:
-            stop.ask(15)
+    def interrupt(message):
+        if isinstance(message, Progress) and message.step == 7:
+            stop.request(15)
 
-    with stop.watched(aloud=False), pytest.raises(stop.Stopped):
-        perform(config, Plan(tmp_path / "cut", snapshots=6), signalled, silent, False)
-    said = []
-    record, _ = perform(config, Plan(tmp_path / "cut", snapshots=6), silent, said.append, False)
-    assert "continuing" in said[0]
-    assert len(said) == 1
+    with stop.catch_signals(announce=False), pytest.raises(stop.Stopped):
+        perform(config, Plan(tmp_path / "cut", snapshots=6), interrupt, wait=False)
+    messages = []
+    record = perform(config, Plan(tmp_path / "cut", snapshots=6), messages.append, wait=False).record
+    assert [message.event for message in messages if isinstance(message, Notice)] == ["continued"]
     first, second = (
         [path.read_bytes() for _, path in find(tmp_path / name / record.path)] for name in ("whole", "cut")
     )
@@ -81,16 +84,16 @@ def test_a_run_that_goes_on_keeps_the_same_snapshots(smoke, tmp_path, monkeypatc
 
 def test_snapshots_that_were_asked_for_too_late_are_named(smoke, tmp_path):
     config = smoke(steps=12)
-    said = []
+    messages = []
 
-    def signalled(progress):
-        if progress.step == 7:
-            stop.ask(15)
+    def interrupt(message):
+        if isinstance(message, Progress) and message.step == 7:
+            stop.request(15)
 
-    with stop.watched(aloud=False), pytest.raises(stop.Stopped):
-        perform(config, Plan(tmp_path), signalled, silent, False)
-    record, _ = perform(config, Plan(tmp_path, snapshots=4), silent, said.append, False)
-    assert said[1] == "  no snapshots were kept at steps 1, 3, 6: with --fresh they would be"
+    with stop.catch_signals(announce=False), pytest.raises(stop.Stopped):
+        perform(config, Plan(tmp_path), interrupt, wait=False)
+    record = perform(config, Plan(tmp_path, snapshots=4), messages.append, wait=False).record
+    assert messages[1] == Notice("warning", "no snapshots were kept at steps 1, 3, 6; --fresh would keep them")
     assert [step for step, _ in find(tmp_path / record.path)] == [12]
 
 
@@ -98,14 +101,14 @@ def test_a_finished_run_without_snapshots_says_so_and_fresh_keeps_and_forgets_th
     out = ["--out", str(tmp_path)]
     assert main([*SMOKE, *out]) == 0
     assert main([*SMOKE, *out, "--checkpoints", "5"]) == 0
-    assert "finished without these snapshots: to have them, start it over with --fresh" in capsys.readouterr().out
+    assert "this run has no such snapshots; use --fresh to train again and keep them" in capsys.readouterr().out
     (path,) = record_files(tmp_path)
     assert find(path) == ()
     assert main([*SMOKE, *out, "--checkpoints", "5", "--fresh"]) == 0
     assert len(find(path)) == 5
     capsys.readouterr()
     assert main([*SMOKE, *out, "--checkpoints", "5"]) == 0
-    assert "without these snapshots" not in capsys.readouterr().out
+    assert "no such snapshots" not in capsys.readouterr().out
     assert main([*SMOKE, *out, "--fresh"]) == 0
     assert find(path) == ()
     assert not path.with_suffix(".snapshots").exists()
@@ -132,4 +135,4 @@ def test_run_writes_reports_that_no_reader_of_records_takes_for_one(tmp_path, ca
 
 
 def test_a_keeper_without_a_folder_keeps_nothing(smoke):
-    assert Keeper(smoke(), keep=5).album is None
+    assert Keeper(smoke(), keep=5).snapshots is None

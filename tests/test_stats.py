@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import permutation_test, t
 
-from bench.stats import further, interval, paired_p, shared_ranks
+from bench.stats import holm, interval, paired_p, prediction_interval, shared_ranks, two_groups
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -18,9 +18,9 @@ def test_an_interval_is_students_on_the_log_and_holds_the_truth_in_95_of_100_cas
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_a_further_seed_falls_where_it_should_in_95_of_100_cases(n):
+def test_a_prediction_interval_holds_one_more_seed_in_95_of_100_cases(n):
     errors = np.exp(np.random.default_rng(n).normal(-3.0, 0.5, size=(4000, n + 1)))
-    bounds = np.array([further(list(values)) for values in errors[:, 1:]])
+    bounds = np.array([prediction_interval(list(values)) for values in errors[:, 1:]])
     assert 0.94 < ((bounds[:, 0] <= errors[:, 0]) & (errors[:, 0] <= bounds[:, 1])).mean() < 0.96
 
 
@@ -78,3 +78,17 @@ def test_seeds_that_disagree_earn_no_rank():
     assert shared_ranks(rows) == [1, 2, 2]  # the last overlaps the first, and stands below the second
     assert shared_ranks(rows[::-1]) == [2, 2, 1]
     assert shared_ranks([rows[0], [1.6], rows[2]]) == [1, 2, 1]  # one seed parts nothing
+
+
+def test_holm_corrects_for_all_tests_together():
+    """Against the definition: the k-th smallest of m times m - k + 1, never falling, never above one."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, None, 0.6]) == pytest.approx([1.0, None, 1.0])
+    assert holm([]) == []
+
+
+def test_seeds_that_fall_apart_are_counted():
+    assert two_groups([0.024, 0.103, 0.023]) == pytest.approx((2, 0.0235))
+    assert two_groups([0.042, 0.041, 0.034]) is None
+    assert two_groups([0.01, 1.0]) is None  # two seeds cannot show which is the rule
+    assert two_groups([0.5, 0.001, 0.6, 0.7, 0.5]) == pytest.approx((1, 0.001))

@@ -6,23 +6,30 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from bench.board.rows import make_rankings
+from bench.board.terminal import BARS, HEIGHT, picture, show, sparkline
 from bench.config import compose
-from bench.progress import View
-from bench.run import run_one
-from bench.terminal import BARS, HEIGHT, picture, show, sparkline
-from bench.train import Progress
+from bench.engine.progress import View
+from bench.run.train import Progress
+from bench.text import number
+from tests.fixtures import certain, change, fail, make_record, make_records
 
 
 @pytest.fixture(scope="module")
 def records():
-    return [run_one(compose("smoke", arch, "hmm", 0, "cpu", {"steps": 2}))[0] for arch in ("transformer", "mlp")]
+    return [make_record("transformer", "hmm"), make_record("mlp", "hmm")]
 
 
 def shown(records, encoding="utf-8", **how):
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    show(records, Console(file=out, **how), pictures=True)
+    show(make_rankings(records), Console(file=out, **how), pictures=True)
     out.seek(0)
     return out.read()
+
+
+def line_of(*records):
+    (ranking,) = make_rankings(records)
+    return sparkline(ranking.rows[0])
 
 
 def with_curve(record, k, **curves):
@@ -38,12 +45,12 @@ def test_a_run_that_another_command_began_can_be_watched(records):
 
 def test_a_sparkline_rises_with_the_error_and_marks_the_horizon(records):
     rising = [10 ** (-3 + 3 * i / 49) for i in range(50)]
-    line = sparkline([with_curve(records[0], "50", entropy_mae=rising)])
+    line = line_of(with_curve(records[0], "50", entropy_mae=rising))
     before, after = line.split("|")
     assert [BARS.index(c) for c in before + after] == sorted(BARS.index(c) for c in before + after)
     assert (before[0], after[-1]) == (BARS[0], BARS[-1])
-    assert "|" not in sparkline(records[1:])  # the MLP cannot read further
-    assert sparkline([with_curve(records[0], "50", entropy_mae=[0.0] * 50)]) == f"{BARS[0] * 8}|{BARS[0] * 8}"
+    assert "|" not in line_of(records[1])  # the MLP cannot read further
+    assert line_of(with_curve(records[0], "50", entropy_mae=[0.0] * 50)) == f"{BARS[0] * 8}|{BARS[0] * 8}"
 
 
 def test_a_picture_draws_both_curves(records):
@@ -78,10 +85,49 @@ def test_a_terminal_that_cannot_show_the_signs_gets_none(records):
 
 def test_text_from_a_record_cannot_steer_the_terminal(records):
     hostile = "\x1b[2J[red]boo[/red]"
-    config = {**records[0].config, "task_params": {"note": hostile}}
-    platform = {**records[0].platform, "name": hostile}
-    broken = replace(records[1], config=config, status="failed", error=hostile)
-    text = shown([replace(records[0], config=config, platform=platform), broken])
+    ours, theirs = (change(record, task_params={"note": hostile}) for record in records)
+    platform = {**ours.platform, "name": hostile}
+    text = shown([replace(ours, platform=platform), fail(theirs, hostile)])
     assert "\x1b" not in text
     assert "[red]boo[/red]" in text
-    assert "FAILED: transformer, seed 0" in text
+    assert "FAILED: mlp, seed 0" in text
+
+
+def test_a_terminal_shows_what_the_ranking_says():
+    """Rank, error, interval, KL, new positions and memory of each row; references between them, without a rank."""
+    made = [*make_records("transformer", [0.10, 0.11], "hmm"), *make_records("mlp", [0.31, 0.31], "hmm")]
+    (ranking,) = make_rankings(made)
+    best = ranking.rows[0]
+    lines = [line.split() for line in shown(made).splitlines()]
+    (first,) = [line for line in lines if line[:2] == ["1", "transformer"]]
+    low, high = map(number, best.interval)
+    assert first[2:] == [
+        "0.1050",
+        f"[{low},",
+        f"{high}]",
+        "0.0105",
+        "0.2100",
+        *str(best.memory).split(),
+        "10",
+        sparkline(best),
+    ]
+    (second,) = [line for line in lines if line[:2] == ["2", "mlp"]]
+    assert second[6] == "n/a"  # it reads no further than it was trained
+    names = ("window 16", "window 4", "1 transformer", "window 2", "window 1", "2 mlp", "best constant")
+    assert [" ".join(line[:2]) for line in lines if " ".join(line[:2]) in names] == list(names)
+
+
+def test_where_the_answer_is_certain_the_terminal_shows_kl_first_and_no_best_constant():
+    made = [certain(make_record(arch, "recall", error=0.001, kl=kl)) for arch, kl in (("mlp", 0.9), ("lstm", 0.01))]
+    text = shown(made)
+    lines = [line.split() for line in text.splitlines()]
+    (head,) = [line for line in lines if line[:1] == ["#"]]
+    assert head[2:5] == ["KL", "K=20", "MAE"]
+    assert [line[1:4] for line in lines if line[:1] in (["1"], ["2"])] == [
+        ["lstm", "0.0100", "0.0010"],
+        ["mlp", "0.9000", "0.0010"],
+    ]
+    assert "best constant" not in text
+    (ranking,) = make_rankings(made)
+    best, worst = (BARS.index(sparkline(row)[0]) for row in ranking.rows)
+    assert best < worst  # the KL's curve

@@ -7,22 +7,25 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench import run
-from bench.muon import Muon, orthogonalise
-from bench.run import make_model, run_one
-from bench.train import Diverged, backward, draw, fit, make_optimizers, schedule
+from bench.device import describe
+from bench.registry import BadInput
+from bench.run import run
+from bench.run.muon import Muon, orthogonalise
+from bench.run.run import make_model, run_one
+from bench.run.train import Diverged, backward, draw, fit, make_optimizers, schedule
 from models.base import ARCHS
 from tasks.base import TASKS
 
 
-def test_muon_takes_the_steps_of_torchs_own():
+@pytest.mark.parametrize("bf16_rows", [math.inf, 0])
+def test_muon_takes_the_steps_of_torchs_own(bf16_rows):
     """torch iterates in bfloat16, so its steps agree with ours to bfloat16's precision."""
     torch.manual_seed(0)
     shapes = [(32, 16), (16, 32), (32, 16), (24, 24)]
     ours = [torch.nn.Parameter(torch.randn(s)) for s in shapes]
     theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
     start = [p.detach().clone() for p in ours]
-    a = Muon(ours, lr=0.02, weight_decay=0.1)
+    a = Muon(ours, lr=0.02, weight_decay=0.1, bf16_rows=bf16_rows)
     b = torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True)
     for _ in range(5):
         for p, q in zip(ours, theirs, strict=True):
@@ -32,6 +35,24 @@ def test_muon_takes_the_steps_of_torchs_own():
         b.step()
     for p, q, p0 in zip(ours, theirs, start, strict=True):
         assert (p - q).norm() < 0.02 * (p - p0).norm()
+
+
+@pytest.mark.parametrize(
+    ("width", "amx", "dtype"), [(128, True, "bfloat16"), (128, False, "float32"), (64, True, "float32")]
+)
+def test_muon_multiplies_the_large_matrices_of_wide_models_in_bfloat16(smoke, monkeypatch, width, amx, dtype):
+    """With AMX only. Models of the presets quick and small are narrower, and keep their bits."""
+    monkeypatch.setattr("bench.device.multiplies_bf16", lambda: amx)
+    config = smoke(width=width, heads=2, layers=1)
+    seen = set()
+    monkeypatch.setattr("bench.run.muon.orthogonalise", lambda x: seen.add((min(x.shape[-2:]), x.dtype)) or x)
+    model = make_model(config)
+    _, muon = make_optimizers(model, config)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    muon.step()
+    assert seen == {(width, getattr(torch, dtype))}
+    assert describe(config).muon == dtype
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(24, 8), (8, 24), (8, 8)])
@@ -65,7 +86,7 @@ def test_passes_on_the_gram_matrix_are_the_same_iteration(shape, monkeypatch):
     stack = torch.randn(shape) @ torch.diag(torch.logspace(0, -4, shape[2]))
     short = orthogonalise(stack)
     assert torch.linalg.svdvals(orthogonalise(stack.bfloat16()).float()).max() < 1.4
-    monkeypatch.setattr("bench.muon.GRAM_ROWS", 10**9)
+    monkeypatch.setattr("bench.run.muon.GRAM_ROWS", 10**9)
     torch.testing.assert_close(short, orthogonalise(stack.double()).float(), atol=1e-4, rtol=1e-3)
 
 
@@ -74,6 +95,71 @@ def test_every_parameter_has_exactly_one_optimizer(smoke):
         model = smoke(arch=arch).make_model()
         owned = [id(p) for o in make_optimizers(model, smoke(arch=arch)) for g in o.param_groups for p in g["params"]]
         assert sorted(owned) == sorted(id(p) for p in model.parameters())
+
+
+@pytest.mark.parametrize("positions", ["alibi-shift", "learned"])
+@pytest.mark.parametrize("task", ["bijection", "hmm"])
+def test_muon_takes_the_matrices_between_embedding_and_head(smoke, task, positions):
+    """For every registered architecture: the published records were trained with this split."""
+    for arch in ARCHS.names():
+        config = smoke(arch=arch, task=task, positions=positions, optimizer="muon")
+        model = config.make_model()
+        names = {id(p): name for name, p in model.named_parameters()}
+        taken = {}
+        for optimizer in make_optimizers(model, config):
+            taken[type(optimizer).__name__] = [names[id(p)] for p in optimizer.param_groups[0]["params"]]
+        inner = [
+            name
+            for name, p in model.named_parameters()
+            if p.ndim == 2 and not name.startswith(("embed.", "head.", "place."))
+        ]
+        assert inner
+        assert taken["Muon"] == inner, arch
+        assert taken["AdamW"] == [name for name in names.values() if name not in inner], arch
+
+
+class Renamed(torch.nn.Module):
+    """A transformer whose parts have other names."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.wte, self.trunk, self.ln_f, self.lm_head = model.embed, model.blocks, model.norm, model.head
+
+    def forward(self, tokens, features):
+        x = self.wte(tokens, features)
+        for block in self.trunk:
+            x = block(x)
+        return self.lm_head(self.ln_f(x))
+
+
+def test_training_does_not_depend_on_the_names_of_parameters(smoke):
+    config = smoke(task="hmm", optimizer="muon", steps=20)
+    trained = []
+    for rename in (lambda model: model, Renamed):
+        model = rename(make_model(config))
+        curve, _ = fit(model, config.make_task(), config, lambda _: None)
+        trained.append(([point["losses"] for point in curve], [p.detach() for p in model.parameters()]))
+    (losses, weights), (other_losses, other_weights) = trained
+    assert losses == other_losses
+    assert all(torch.equal(a, b) for a, b in zip(weights, other_weights, strict=True))
+
+
+def test_a_plain_head_of_any_name_is_trained_by_adamw(smoke):
+    """An unmarked matrix is never given to Muon, which would train a head or an embedding badly."""
+    model = Renamed(make_model(smoke(optimizer="muon")))
+    model.lm_head = torch.nn.Linear(model.lm_head.in_features, model.lm_head.out_features)
+    model.extra = torch.nn.Embedding(3, 4)
+    adam, muon = make_optimizers(model, smoke(optimizer="muon"))
+    left_to_adam = {id(p) for p in adam.param_groups[0]["params"]}
+    assert {id(model.lm_head.weight), id(model.extra.weight), id(model.wte.token.weight)} <= left_to_adam
+    assert id(model.trunk[0].attn.project.weight) in {id(p) for p in muon.param_groups[0]["params"]}
+
+
+def test_an_unknown_optimizer_on_a_parameter_is_refused(smoke):
+    model = make_model(smoke(optimizer="muon"))
+    model.head.weight.optimizer = "mune"
+    with pytest.raises(ValueError, match=r"head.weight asks for the optimizer 'mune'. Known: adamw, muon"):
+        make_optimizers(model, smoke(optimizer="muon"))
 
 
 def test_schedule_warms_up_and_ends_at_nothing(smoke):
@@ -125,7 +211,7 @@ def test_the_same_seed_gives_the_same_record_twice(smoke):
         a_data, b_data = ({k: v for k, v in asdict(r).items() if k not in ignored} for r in (a, b))
         assert a_data == b_data
         assert weights_a == weights_b
-        assert [p["loss"] for p in a.loss_curve] == [p["loss"] for p in b.loss_curve]
+        assert [look.loss for look in a.loss_curve] == [look.loss for look in b.loss_curve]
 
 
 def test_the_curve_has_every_loss_and_a_look_at_least_every_hundred_steps(smoke):
@@ -168,8 +254,8 @@ def test_a_record_says_what_was_measured_and_null_for_the_rest(smoke):
     assert record.metrics["20"]["all"]["entropy_mae"] > 0
     assert record.metrics["50"] is None  # an MLP cannot read beyond its prefix
     assert record.references["50"]["uniform"]["post"]["entropy_mae"] > 0
-    assert record.memory_bytes["resident"] > 50e6
-    assert record.memory_bytes["allocated"] is None
+    assert record.memory_bytes.resident > 50e6
+    assert record.memory_bytes.allocated is None
     assert record.energy_joules is None
     assert record.platform["triton"] is None
     assert record.train_flops > 6 * 0.5 * record.parameters * 12 * 16 * 20
@@ -230,7 +316,40 @@ def test_a_model_that_overflows_beyond_its_training_length_has_failed(monkeypatc
         log_q = whole(model, batch)
         return log_q if log_q.shape[1] <= 20 else log_q * float("nan")
 
-    monkeypatch.setattr("bench.run.predict", overflow)
+    monkeypatch.setattr("bench.run.run.predict", overflow)
     record, weights = run.run_one(smoke(task="hmm", steps=2))
     assert (record.status, record.error) == ("failed", "its predictions are not finite at K = 30")
     assert weights is None
+
+
+@pytest.mark.parametrize("arch", ["transformer", "transformer-uniform-attn", "mamba2", "gated-deltanet", "hybrid"])
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_values_learn_at_their_own_rate_and_nothing_else_does(smoke, arch, optimizer):
+    """A step with value_lr=10 is, in the rows of values, ten times that of value_lr=1; weight decay included."""
+    moved = {}
+    for factor in (1.0, 10.0):
+        config = smoke(arch=arch, optimizer=optimizer, value_lr=factor, weight_decay=0.1)
+        model = make_model(config)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        generator = torch.Generator().manual_seed(0)
+        for p in model.parameters():
+            p.grad = torch.randn(p.shape, generator=generator)
+        for each in make_optimizers(model, config):
+            each.step()
+        moved[factor] = {name: p.detach() - before[name] for name, p in model.named_parameters()}
+    rows = {name: p.value_rows for name, p in model.named_parameters() if hasattr(p, "value_rows")}
+    assert rows
+    for name, step in moved[1.0].items():
+        expected = step.clone()
+        if name in rows:
+            expected[rows[name]] *= 10
+            assert step[rows[name]].any()
+        torch.testing.assert_close(moved[10.0][name], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_default_value_rate_changes_no_id_and_an_architecture_without_values_refuses_another(smoke):
+    assert smoke(value_lr=1.0).id() == smoke().id() != smoke(value_lr=10.0).id()
+    with pytest.raises(BadInput, match="lstm on bijection: it has no values, so value_lr changes nothing"):
+        smoke(arch="lstm", value_lr=10.0)
+    with pytest.raises(BadInput, match="value_lr must be a positive number"):
+        smoke(value_lr=0.0)

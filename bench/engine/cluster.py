@@ -1,8 +1,8 @@
-"""The same runs on a Ray cluster: one task a run, all of them writing to one folder that every machine sees.
+"""Runs on a Ray cluster: one Ray task per run, all writing to one folder that every machine sees.
 
-A task is placed by what it needs (threads, a fraction of a GPU, memory). When its machine is lost Ray starts it again
-elsewhere, and there it goes on from the run's checkpoint. What a person sees is read from the runs' own event logs, so
-the view needs no channel of its own and survives any machine but the one it is on.
+Ray places a task by what it needs (threads, a fraction of a GPU, memory). If its machine is lost, Ray starts it again
+elsewhere, and there the run continues from its checkpoint. Progress is read from the runs' event logs, so it needs no
+connection to the machines.
 """
 
 from __future__ import annotations
@@ -11,139 +11,164 @@ import logging
 import os
 import signal
 import socket
-from pathlib import Path
+from collections import deque
 from typing import Any
-
-import torch
 
 from bench import stop
 from bench.config import RunConfig
-from bench.engine import POLL_SECONDS, Outcome, Plan, last_word, perform, started_over
-from bench.log import events_path, read_events
-from bench.progress import View
+from bench.device import threads
+from bench.engine.events import events_path, read_events
+from bench.engine.messages import Finished, Interrupted, Outcome
+from bench.engine.perform import finish_lost, perform, started_over
+from bench.engine.plan import POLL_SECONDS, Plan
+from bench.engine.progress import View
 from bench.records import RunRecord
 from bench.registry import BadInput
-from bench.train import Progress
+from bench.run.keeper import Notice
+from bench.run.train import Progress
 
-RETRIES = 5  # machines that one run may lose
-THREADS = 1  # of one run
+RETRIES = 5  # how many machines a run may lose
+THREADS = 1  # per run
 
 
 def run_on_ray(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, RunRecord]:
-    ray = connect(plan)
-    needs: dict[str, Any] = {"num_cpus": THREADS, "num_gpus": plan.gpus, "max_retries": RETRIES}
-    if plan.memory:
-        needs["memory"] = plan.memory
-    check_room(ray, needs)
-    task = ray.remote(**needs)(_task)
-    waiting = list(reversed(configs))
-    running: dict[Any, RunConfig] = {}
-    seen: dict[str, int] = {}
-    finished: dict[str, RunRecord] = {}
-    told = False
+    """Records by run id."""
+    ray = connect(plan.address)
     try:
-        while (waiting and stop.asked() is None) or running:
-            while waiting and len(running) < plan.jobs and stop.asked() is None:
-                config = waiting.pop()
-                seen.setdefault(config.id(), 0 if plan.fresh else _size(events_path(config, plan.out)))
-                running[task.remote(config, plan)] = config
-            if stop.asked() is not None and not told:
-                told = True
-                for reference in running:  # as Ctrl-C there: finish the step, keep it. Once: a second leaves at once
-                    ray.cancel(reference, force=False)
-            done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
-            for config in running.values():
-                seen[config.id()] = _show(config, plan, view, seen[config.id()])
-            for reference in done:
-                config = running.pop(reference)
-                try:
-                    record, where = ray.get(reference)
-                except ray.exceptions.TaskCancelledError:
-                    continue
-                except ray.exceptions.RayError as error:
-                    if stop.asked() is not None:
-                        continue
-                    cause = getattr(error, "cause", None)
-                    if isinstance(cause, BadInput):
-                        raise cause from None
-                    record, where = last_word(config, plan.out, str(error).strip().splitlines()[-1])
-                if record is None and stop.asked() is None:
-                    waiting.append(config)  # its machine was told to stop: elsewhere, then
-                elif record is not None:
-                    finished[config.id()] = record
-                    view.finished(config, record, where)
+        return RayRuns(ray, configs, plan, view).run()
     finally:
-        for reference in running:
-            ray.cancel(reference, force=True)
         ray.shutdown()
-    stop.check()
-    return finished
 
 
-def connect(plan: Plan) -> Any:
+class RayRuns:
+    """At most plan.jobs tasks at a time; call run() once."""
+
+    def __init__(self, ray: Any, configs: list[RunConfig], plan: Plan, view: View) -> None:
+        self.ray, self.plan, self.view = ray, plan, view
+        needs: dict[str, Any] = {"num_cpus": THREADS, "num_gpus": plan.gpus}
+        if plan.memory:
+            needs["memory"] = plan.memory
+        check_room(ray.nodes(), needs)
+        self.task = ray.remote(max_retries=RETRIES, **needs)(perform_task)
+        self.waiting = deque(configs)
+        self.running: dict[Any, RunConfig] = {}  # by Ray's reference to the task
+        self.log_read: dict[str, int] = {}  # by run id: bytes of its event log that were shown
+        self.finished: dict[str, RunRecord] = {}
+        self.cancelled = False
+
+    def run(self) -> dict[str, RunRecord]:
+        try:
+            while self.running or (self.waiting and stop.requested() is None):
+                if stop.requested() is None:
+                    self.submit()
+                else:
+                    self.cancel()
+                done, _ = self.ray.wait(list(self.running), timeout=POLL_SECONDS)
+                for config in self.running.values():
+                    self.show_events(config)
+                for reference in done:
+                    self.collect(reference)
+        finally:
+            for reference in self.running:
+                self.ray.cancel(reference, force=True)
+        stop.check()
+        return self.finished
+
+    def submit(self) -> None:
+        """Hand tasks to Ray while there are runs and free places."""
+        while self.waiting and len(self.running) < self.plan.jobs:
+            config = self.waiting.popleft()
+            path = events_path(config, self.plan.out)
+            earlier = path.stat().st_size if path.exists() and not self.plan.fresh else 0
+            self.log_read.setdefault(config.id(), earlier)
+            self.running[self.task.remote(config, self.plan)] = config
+
+    def cancel(self) -> None:
+        """As Ctrl-C in every task: it saves its step. Only once: a second Ctrl-C would not save."""
+        if not self.cancelled:
+            self.cancelled = True
+            for reference in self.running:
+                self.ray.cancel(reference, force=False)
+
+    def collect(self, reference: Any) -> None:
+        """Take the outcome of a task that has ended, however it ended."""
+        config = self.running.pop(reference)
+        try:
+            outcome: Finished | Interrupted = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            if stop.requested() is not None:
+                return
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, BadInput):
+                raise cause from None
+            outcome = finish_lost(config, self.plan, str(error).strip().splitlines()[-1])
+        if isinstance(outcome, Finished):
+            self.finished[config.id()] = outcome.record
+            self.view.finished(config, outcome)
+        elif stop.requested() is None:  # only the machine of this run was stopped: continue on another
+            self.waiting.appendleft(config)
+
+    def show_events(self, config: RunConfig) -> None:
+        """Show what the run has logged since the last call."""
+        start = self.log_read[config.id()]
+        if self.plan.fresh and start == 0 and not started_over(config, self.plan):
+            return  # the log is still that of the run to be deleted
+        for event, end in read_events(events_path(config, self.plan.out), start):
+            self.log_read[config.id()] = end
+            if event.get("event") == "started":
+                self.view.started(config)
+            elif (message := parse_event(event)) is not None:
+                self.view.show(config, message)
+
+
+def parse_event(event: dict[str, Any]) -> Progress | Notice | None:
+    """The message that an event of the log was written for; None if there is none."""
+    kind = event.get("event")
+    if kind in ("continued", "warning"):
+        return Notice(kind, str(event.get("text")))
+    numbers = [event.get(name) for name in ("step", "steps", "loss", "eval_loss", "entropy_mae", "seconds")]
+    if kind == "step" and all(isinstance(number, int | float) for number in numbers):
+        return Progress(*numbers)  # type: ignore[arg-type]
+    return None
+
+
+def perform_task(config: RunConfig, plan: Plan) -> Outcome | Interrupted:
+    """The Ray task, on some machine of the cluster. Nobody listens: the event log has every message."""
+    with threads(THREADS), stop.catch_signals(announce=False):
+        try:
+            return perform(config, plan, lambda _: None, wait=True)
+        except stop.Stopped as end:
+            return Interrupted(end.number)
+
+
+def connect(address: str | None) -> Any:
+    """The ray module, connected to the cluster."""
     try:
         import ray
     except ImportError as error:
         raise BadInput("--engine ray needs the extra: pip install 'tunnel-bench[ray]'") from error
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-    host, _, port = (plan.address or "").rpartition(":")
-    if port.isdigit() and "//" not in host:  # Ray itself would try for minutes
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no statistics
+    host, _, port = (address or "").rpartition(":")
+    if port.isdigit() and "//" not in host:  # ask first: Ray itself would try for minutes
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except (OSError, OverflowError) as error:
-            raise BadInput(f"no Ray cluster at {plan.address}: {error}") from error
+            raise BadInput(f"no Ray cluster at {address}: {error}") from error
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        ray.init(address=plan.address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise BadInput(f"no Ray cluster at {plan.address or 'this machine'}: {reason}") from error
+        raise BadInput(f"no Ray cluster at {address or 'this machine'}: {reason}") from error
     for number, handler in handlers.items():
-        signal.signal(number, handler)  # Ray has put one of its own in its place, which ends the process
+        signal.signal(number, handler)  # Ray has installed its own, which exits
     return ray
 
 
-def check_room(ray: Any, needs: dict[str, Any]) -> None:
-    """A task that fits nowhere would wait for ever: say so now."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    asked = {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"], "memory": needs.get("memory", 0)}
-    if not any(all(node.get(name, 0) >= amount for name, amount in asked.items()) for node in nodes):
-        largest = {name: max((node.get(name, 0) for node in nodes), default=0) for name in asked}
-        ray.shutdown()
-        raise BadInput(f"no machine of the cluster has room for a run: it takes {asked}, the largest have {largest}")
-
-
-def _task(config: RunConfig, plan: Plan) -> Outcome:
-    """On some machine of the cluster."""
-    torch.set_num_threads(THREADS)
-    with stop.watched(aloud=False):
-        try:
-            return perform(config, plan, _nobody, _nobody, patient=True)
-        except stop.Stopped:
-            return Outcome(None, "stopped")
-
-
-def _nobody(_: object) -> None:
-    """Listens to nothing: the event log has it."""
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _show(config: RunConfig, plan: Plan, view: View, place: int) -> int:
-    """Tell the view what the run's log has to say since the last look."""
-    path = events_path(config, plan.out)
-    if plan.fresh and place == 0 and not started_over(path, plan):
-        return 0  # the log of the run that is to be forgotten
-    for event, following in read_events(path, place):
-        place = following
-        if event.get("event") == "started":
-            view.started(config)
-        elif event.get("event") in ("continued", "warning"):
-            view.say(f"  {event.get('text')}")
-        elif event.get("event") == "step":
-            numbers = [event.get(name) for name in ("step", "steps", "loss", "eval_loss", "entropy_mae", "seconds")]
-            if all(isinstance(number, int | float) for number in numbers):
-                view.stepped(config, Progress(*numbers))  # type: ignore[arg-type]
-    return place
+def check_room(nodes: list[dict[str, Any]], needs: dict[str, Any]) -> None:
+    """A task that fits on no machine would wait for ever: refuse it now."""
+    machines = [node["Resources"] for node in nodes if node["Alive"]]
+    wanted = {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"], "memory": needs.get("memory", 0)}
+    if not any(all(machine.get(name, 0) >= amount for name, amount in wanted.items()) for machine in machines):
+        largest = {name: max((machine.get(name, 0) for machine in machines), default=0) for name in wanted}
+        raise BadInput(f"no machine of the cluster has room for a run: it needs {wanted}, the largest have {largest}")

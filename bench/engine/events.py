@@ -1,7 +1,7 @@
-"""What happened in a run, one JSON object a line: `<id>.events.jsonl` beside the record.
+"""The event log of a run, one JSON object per line: `<id>.events.jsonl` beside the record.
 
 Every event has a `time` (seconds since 1970) and an `event`: started, continued, step (with step, loss, lr,
-entropy_mae), warning, finished or failed, stopped. Lines are only ever added, so a run that was interrupted shows it.
+entropy_mae), warning, finished or failed, stopped. Lines are only ever appended, so interruptions stay visible.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bench.config import RunConfig
 from bench.records import CannotWrite, RunRecord
 from bench.registry import BadInput
-from bench.train import Progress, schedule
+from bench.run.keeper import Notice
+from bench.run.train import Progress, schedule
 
 
 def events_path(config: RunConfig, out: Path) -> Path:
@@ -23,20 +24,26 @@ def events_path(config: RunConfig, out: Path) -> Path:
 
 
 class Log:
+    """Writes a run's events, and its scalars for TensorBoard if asked to."""
+
     def __init__(self, config: RunConfig, out: Path, tensorboard: bool = False) -> None:
         self.config = config
         self.path = events_path(config, out)
         folder = out / "tensorboard" / config.task / config.arch / config.id()
-        self.board = board_writer()(str(folder)) if tensorboard else None
+        self.tensorboard = tensorboard_writer()(str(folder)) if tensorboard else None
 
     def add(self, event: str, **facts: Any) -> None:
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **facts})
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **facts}).encode() + b"\n"
         try:
-            with self.path.open("a+b") as file:  # one write a line: two lines never mix
-                torn = file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n"  # by a process that was killed
-                file.write(b"\n" * bool(torn) + line.encode() + b"\n")
+            with self.path.open("a+b") as file:
+                if _ends_within_line(file):
+                    line = b"\n" + line
+                file.write(line)  # a single write, so that lines of two processes never mix
         except OSError as error:
             raise CannotWrite(f"cannot write {self.path}: {error.strerror or error}") from error
+
+    def notice(self, notice: Notice) -> None:
+        self.add(notice.event, text=notice.text)
 
     def step(self, progress: Progress) -> None:
         scalars = {
@@ -46,9 +53,9 @@ class Log:
             "lr": self.config.lr * schedule(progress.step - 1, self.config),
         }
         self.add("step", step=progress.step, steps=progress.steps, seconds=round(progress.seconds, 3), **scalars)
-        if self.board is not None:
+        if self.tensorboard is not None:
             for name, value in scalars.items():
-                self.board.add_scalar(name, value, progress.step)
+                self.tensorboard.add_scalar(name, value, progress.step)
 
     def record(self, record: RunRecord) -> None:
         for note in record.notes:
@@ -57,15 +64,15 @@ class Log:
             self.add("finished", metrics=record.metrics)
         else:
             self.add("failed", error=record.error)
-        if self.board is not None:
+        if self.tensorboard is not None:
             for horizon, parts in record.metrics.items():
                 for name, value in (parts or {}).get("all", {}).items():
-                    self.board.add_scalar(f"{name} at {horizon}", value, self.config.steps)
-            self.board.close()
+                    self.tensorboard.add_scalar(f"{name} at {horizon}", value, self.config.steps)
+            self.tensorboard.close()
 
 
-def board_writer() -> Any:
-    """TensorBoard's; an extra, so that nobody installs it who does not ask for it."""
+def tensorboard_writer() -> Any:
+    """The class that writes for TensorBoard, which is an optional package."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -74,7 +81,7 @@ def board_writer() -> Any:
 
 
 def read_events(path: Path, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Events from a place in the file on, each with the place where the next begins; an unfinished line waits."""
+    """Events from byte `start` on, each with the byte where the next one starts. Skips an unfinished last line."""
     try:
         with path.open("rb") as file:
             file.seek(start)
@@ -85,8 +92,16 @@ def read_events(path: Path, start: int = 0) -> Iterator[tuple[dict[str, Any], in
                 try:
                     event = json.loads(line)
                 except ValueError:
-                    continue  # torn by a process that was killed
+                    continue  # cut off when its process was killed
                 if isinstance(event, dict):
                     yield event, start
     except FileNotFoundError:
         return
+
+
+def _ends_within_line(file: BinaryIO) -> bool:
+    """Whether a process was killed while it wrote the last line."""
+    if file.tell() == 0:  # opened for appending, so this is the size of the file
+        return False
+    file.seek(-1, 2)
+    return file.read(1) != b"\n"

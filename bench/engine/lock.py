@@ -1,6 +1,6 @@
-"""One run, one process: a lock file beside the record, held by the kernel for as long as its process lives.
+"""At most one process per run: a lock file beside the record, which the kernel holds while the process lives.
 
-A process that dies, however it dies, lets go of its lock; so no lock is ever stale, and none must be removed by hand.
+A process that dies releases its lock, however it dies. So no lock is ever stale and none must be removed by hand.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from bench.records import CannotWrite
 
 @contextmanager
 def lock(folder: Path, run: str) -> Iterator[str | None]:
-    """Yields None when the run is ours, else who has it. What a killed process left half written is swept away."""
+    """Yields None if we have the lock, else its owner. Removes files that a killed process left half written."""
     path = folder / f".{run}.lock"
     handle, owner = _take(path)
     if handle is None:
         yield owner
         return
     try:
-        for torn in folder.glob(f".{run}.*"):
-            if torn != path:
-                torn.unlink(missing_ok=True)
+        for unfinished in folder.glob(f".{run}.*"):
+            if unfinished != path:
+                unfinished.unlink(missing_ok=True)
         yield None
     finally:
-        path.unlink(missing_ok=True)  # while it is still ours: whoever opened it meanwhile sees that it is gone
+        path.unlink(missing_ok=True)  # while we still hold it: others that have opened it see that it is gone
         os.close(handle)
 
 
 def _take(path: Path) -> tuple[int | None, str]:
+    """An open handle that holds the lock, or None and the owner."""
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,4 +52,4 @@ def _take(path: Path) -> tuple[int | None, str]:
                 os.truncate(handle, 0)
                 os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
                 return handle, ""
-        os.close(handle)  # its owner removed it between our two looks
+        os.close(handle)  # its owner removed it after we opened it: try again

@@ -1,4 +1,4 @@
-"""What a person sees while runs are under way: bars on a terminal, plain lines elsewhere."""
+"""What a person sees during runs: progress bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 
 from bench.config import RunConfig
-from bench.records import RunRecord
-from bench.train import Progress as Step
+from bench.engine.messages import Finished
+from bench.run.keeper import Notice
+from bench.run.train import Progress
 
 QUIET_SECONDS = 20.0  # between two plain lines about the same run
 
@@ -21,17 +23,17 @@ def title(config: RunConfig) -> str:
 
 
 class Bar:
-    """How far one long piece of work has come: callable with what it is, how much is done and how much there is."""
+    """Progress of one long piece of work: call it with the current part, how much is done and how much there is."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.spoke = console, time.monotonic()
+        self.console, self.last_line = console, time.monotonic()
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        self.bars = Progress(*columns, console=console) if console.is_terminal else None
+        self.bars = Bars(*columns, console=console) if console.is_terminal else None
         self.tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
@@ -43,27 +45,27 @@ class Bar:
         if self.bars is not None:
             self.bars.stop()
 
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def __call__(self, part: str, done: int, total: int) -> None:
         if self.bars is not None:
-            if what not in self.tasks:
-                self.tasks[what] = self.bars.add_task(what, total=total)
-            self.bars.update(self.tasks[what], completed=done)
-        elif time.monotonic() - self.spoke > QUIET_SECONDS:
-            self.spoke = time.monotonic()
-            self.console.print(f"  {what}: {done:,} of {total:,}", markup=False, highlight=False)
+            if part not in self.tasks:
+                self.tasks[part] = self.bars.add_task(part, total=total)
+            self.bars.update(self.tasks[part], completed=done)
+        elif time.monotonic() - self.last_line > QUIET_SECONDS:
+            self.last_line = time.monotonic()
+            self.console.print(f"  {part}: {done:,} of {total:,}", markup=False, highlight=False)
 
 
 class View:
-    """One bar for each run under way and one for all of them."""
+    """One bar for each active run and one for all runs."""
 
     def __init__(self, total: int, console: Console, verbose: bool = False) -> None:
         self.console, self.total, self.done = console, total, 0
-        self.quiet_seconds = 0.0 if verbose else QUIET_SECONDS
-        self.bars: Progress | None = None
-        self.tasks: dict[str, TaskID] = {}
-        self.spoke: dict[str, float] = {}
+        self.verbose = verbose
+        self.bars: Bars | None = None
+        self.tasks: dict[str, TaskID] = {}  # by run id
+        self.last_line: dict[str, float] = {}  # by run id: when a line about it was printed
         if console.is_terminal:
-            self.bars = Progress(
+            self.bars = Bars(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
@@ -83,40 +85,53 @@ class View:
             self.bars.stop()
 
     def started(self, config: RunConfig) -> None:
-        self.spoke[config.id()] = time.monotonic()
+        self.last_line[config.id()] = time.monotonic()
         if self.bars is not None and config.id() not in self.tasks:  # a run may start again on another machine
             self.tasks[config.id()] = self.bars.add_task(title(config), total=config.steps, facts="")
 
-    def stepped(self, config: RunConfig, step: Step) -> None:
-        if config.id() not in self.spoke:  # begun by another command
-            self.started(config)
-        facts = f"loss {step.loss_bits:.4f}  error {step.entropy_mae:.4f} bits  {step.step / step.seconds:.0f} steps/s"
-        if self.bars is not None:
-            self.bars.update(self.tasks[config.id()], completed=step.step, facts=facts)
-        if (self.bars is None or not self.quiet_seconds) and (
-            time.monotonic() - self.spoke[config.id()] >= self.quiet_seconds
-        ):
-            self.spoke[config.id()] = time.monotonic()
-            left = step.seconds / step.step * (step.steps - step.step)
-            self.say(f"  {title(config)}: step {step.step}/{step.steps}  {facts}  {left:.0f} s left")
+    def show(self, config: RunConfig, message: Progress | Notice) -> None:
+        if isinstance(message, Notice):
+            self.note(message.text)
+        else:
+            self.stepped(config, message)
 
-    def aside(self, config: RunConfig, owner: str) -> None:
+    def stepped(self, config: RunConfig, progress: Progress) -> None:
+        if config.id() not in self.last_line:  # another command has started it
+            self.started(config)
+        speed = progress.step / progress.seconds
+        facts = f"loss {progress.loss_bits:.4f}  error {progress.entropy_mae:.4f} bits  {speed:.0f} steps/s"
+        if self.bars is not None:
+            self.bars.update(self.tasks[config.id()], completed=progress.step, facts=facts)
+        if self.verbose or (self.bars is None and self._quiet_for(config) >= QUIET_SECONDS):
+            self.last_line[config.id()] = time.monotonic()
+            left = (progress.steps - progress.step) / speed
+            self.note(f"{title(config)}: step {progress.step}/{progress.steps}  {facts}  {left:.0f} s left")
+
+    def _quiet_for(self, config: RunConfig) -> float:
+        return time.monotonic() - self.last_line[config.id()]
+
+    def locked(self, config: RunConfig, owner: str) -> None:
         if self.bars is not None:
             self.bars.remove_task(self.tasks.pop(config.id()))
-        self.say(f"  {title(config)}: {owner} is at it, so it is left until last")
+        self.note(f"{title(config)}: locked by {owner}; retrying last")
 
-    def finished(self, config: RunConfig, record: RunRecord, where: str) -> None:
+    def finished(self, config: RunConfig, outcome: Finished) -> None:
         self.done += 1
         if self.bars is not None:
             if config.id() in self.tasks:
                 self.bars.remove_task(self.tasks.pop(config.id()))
             self.bars.update(self.all, completed=self.done)
+        record = outcome.record
         if record.status == "ok":
-            first = record.metrics[str(config.horizon)]
-            error = f"{first['all']['entropy_mae']:.4f} bits at K = {config.horizon}"
-            self.say(f"[{self.done}/{self.total}] {title(config)}: {error}, {where}")
+            result = f"{record.error_bits:.4f} bits at K = {config.horizon}"
         else:
-            self.say(f"[{self.done}/{self.total}] {title(config)}: FAILED ({record.error}), {where}")
+            result = f"FAILED ({record.error})"
+        place = f"wrote {outcome.path}" if outcome.new else f"already in {outcome.path}"
+        self.print(f"[{self.done}/{self.total}] {title(config)}: {result}, {place}")
 
-    def say(self, line: str) -> None:
+    def note(self, text: str) -> None:
+        """A line about the run above or below it, indented."""
+        self.print(f"  {text}")
+
+    def print(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)

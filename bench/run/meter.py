@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import resource
 import sys
@@ -14,8 +15,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.device import float32_precision, peak_memory, release_memory, reset_peak_memory, synchronize, uuid
-from bench.nvml import Gpu, peak_flops
+from bench.device import peak_memory, release_memory, reset_peak_memory, synchronize, uuid
+from bench.run.nvml import Gpu, peak_flops
 
 
 class Meter:
@@ -28,9 +29,20 @@ class Meter:
             "setup": 0.0, "compile": nothing, "data": None, "train": 0.0, "eval": 0.0,
         }  # fmt: skip
         self.gpu = Gpu(uuid()) if device == "cuda" else None
-        release_memory(device)  # of an earlier run in this process
-        reset_peak_memory(device)
+        self.restart_peaks()  # of an earlier run in this process
         _reset_resident_peak()
+
+    def restart_peaks(self) -> None:
+        """Of the GPU's memory. What torch keeps in reserve is given back first, else it would count again.
+
+        Triton's tuner leaves its buffer of 256 MB to the garbage collector.
+        """
+        if self.device == "cuda":
+            gc.collect()
+        release_memory(self.device)
+        reset_peak_memory(self.device)
+        if self.gpu is not None:
+            self.gpu.process_bytes = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -54,11 +66,11 @@ class Meter:
     def energy_joules(self) -> float | None:
         return self.gpu.energy_joules() if self.gpu is not None else None
 
-    def gpu_facts(self, train_flops: float | None) -> dict[str, Any] | None:
+    def gpu_facts(self, train_flops: float | None, precision: str) -> dict[str, Any] | None:
         """What the driver says of the GPU, and the share of its peak that training reached; None off the GPU."""
         if self.gpu is None:
             return None
-        peak = peak_flops(self.gpu.name, float32_precision())
+        peak = peak_flops(self.gpu.name, precision)
         seconds = self.seconds["train"]
         share = train_flops / seconds / peak if train_flops and seconds and peak else None
         return {**self.gpu.facts(), "peak_flops": peak, "flops_utilisation": share}

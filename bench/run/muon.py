@@ -1,15 +1,17 @@
 """Muon: momentum, orthogonalised (Jordan et al. 2024), for all matrices of one shape at a time.
 
 The update rule is torch.optim.Muon's, coefficients included. What differs is the arithmetic: matrices of equal shape
-are stacked and iterated together, and on a CPU in float32. At the sizes of this bench torch's version, one matrix at a
-time in bfloat16, spends more time orthogonalising than the model spends learning. A matrix that packs several maps (the
-queries, keys and values of attention) says so with an attribute `parts` and is orthogonalised part by part.
+are stacked and iterated together, and in float32 where a CPU has no instructions for bfloat16. At the sizes of this
+bench torch's version, one matrix at a time in bfloat16, takes longer than a model's forward and backward pass. A matrix
+that packs several maps (the queries, keys and values of attention) has their number as its attribute `parts`, and each
+is orthogonalised separately.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from math import inf
 
 import torch
 from torch import Tensor
@@ -51,8 +53,14 @@ def orthogonalise(stack: Tensor) -> Tensor:
 
 class Muon(Optimizer):
     def __init__(
-        self, params: Iterable[Tensor], lr: float | Tensor, weight_decay: float = 0.0, momentum: float = 0.95
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        bf16_rows: float = inf,  # from this length of the shorter side on, matrices are multiplied in bfloat16
     ) -> None:
+        self.bf16_rows = bf16_rows
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         for group in self.param_groups:
             for p in group["params"]:
@@ -75,7 +83,8 @@ class Muon(Optimizer):
                 momentum.lerp_(gradient, 1 - group["momentum"])
                 update = gradient.lerp_(momentum, group["momentum"])  # Nesterov
                 update = update.view(-1, rows // parts, columns)
-                update = orthogonalise(update.bfloat16() if update.is_cuda else update)
+                is_large = min(rows // parts, columns) >= self.bf16_rows
+                update = orthogonalise(update.bfloat16() if is_large else update)
                 update = update.to(momentum.dtype).reshape(momentum.shape)  # tall ones come back transposed
                 torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
                 scale = max(1.0, rows / parts / columns) ** 0.5

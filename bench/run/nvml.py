@@ -56,7 +56,7 @@ class Gpu:
 
     def __init__(self, uuid: str) -> None:
         self.notes: list[str] = []
-        self.process_bytes: int | None = None  # the most that was seen
+        self.process_bytes: int | None = None  # the most that was seen since the meter's peaks were restarted
         self.others: int | None = None
         self.clocks: dict[str, int | None] = {"sm": None, "memory": None}
         self.slowdowns: set[str] | None = None

@@ -4,6 +4,7 @@ exact          the posterior itself: zero by definition, and checked
 uniform        every class equally likely, always
 best constant  the one distribution that scores best without reading anything: its entropy is the median of H_Bayes
 window W       for tasks that have it: the exact filter that only saw the last W observations
+               and what a task adds itself: lower orders, other priors
 
 A window turns a KL into a memory. Of all who saw no more than the last W observations that filter has the least
 expected KL, so a model with less has used more of them. MAE does not show that: a wrong distribution can have it.
@@ -17,13 +18,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from bench.score import Exam, Score, entropy_bits, score
-from tasks.base import TASKS, Task
+from bench.run.score import TINY, Exam, Score, entropy_bits, score
+from bench.seeds import generator
+from tasks.base import TASKS, Task, references
 
 
-def reference_names(task_name: str) -> list[str]:
+def reference_names(task_name: str, task: Task) -> list[str]:
     windows = TASKS.facts(task_name).get("windows", ())
-    return ["exact", "uniform", "best constant", *(f"window {window}" for window in windows)]
+    own = references(task, task.sample(1, task.horizon, generator("cpu", 0, "names")))
+    return ["exact", "uniform", "best constant", *(f"window {window}" for window in windows), *own]
 
 
 def reference_scores(task_name: str, task: Task, exam: Exam) -> dict[str, Score]:
@@ -34,7 +37,9 @@ def reference_scores(task_name: str, task: Task, exam: Exam) -> dict[str, Score]
     predictions: dict[str, Tensor] = {"exact": p, "uniform": uniform, "best constant": constant}
     for window in TASKS.facts(task_name).get("windows", ()):
         predictions[f"window {window}"] = task.window_posterior(exam.batch, window)  # type: ignore[attr-defined]
-    return {name: score(exam, q.log()) for name, q in predictions.items()}
+    scores = {name: score(exam, q.log()) for name, q in predictions.items()}
+    # another prior may call possible outcomes impossible
+    return scores | {name: score(exam, q.clamp(min=TINY).log()) for name, q in references(task, exam.batch).items()}
 
 
 def _with_entropy(bits: float, classes: int) -> Tensor:

@@ -4,46 +4,58 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import subprocess
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
-from bench.checkpoint import Keeper
 from bench.config import RunConfig
-from bench.device import describe
-from bench.floors import reference_scores
-from bench.kernels import Case, require_right
-from bench.laws import Unlawful, require_lawful
-from bench.meter import Meter, count_flops
-from bench.records import SCHEMA, CannotWrite, RunRecord
-from bench.score import Score, make_exam, predict, score
+from bench.device import describe, settle_arithmetic, threads
+from bench.records import SCHEMA, CannotWrite, Look, Memory, Parts, RunRecord, Seconds
+from bench.run.contract import Unlawful, require_lawful
+from bench.run.keeper import Keeper
+from bench.run.meter import Meter, count_flops
+from bench.run.references import reference_scores
+from bench.run.score import Exam, Score, average, by_sequence, make_exam, predict
+from bench.run.snapshots import pack
+from bench.run.source import Source, loaded_source
+from bench.run.train import Diverged, Progress, draw, fit, loss_nats
 from bench.seeds import derive
-from bench.snapshots import pack
-from bench.train import Diverged, Progress, draw, fit, loss_nats
-from models.base import count_parameters
+from models.base import ARCHS, count_parameters
+from models.hf import from_library
+from models.kernels.check import Case, Recurrence, require_right, require_right_recurrence
+from models.linear import Mixer
 from models.transformer import Attention
-from tasks.base import Task
+from tasks.base import Task, Variant, variants
+
+CURVES = ("h_bayes", "h_model", "entropy_mae", "kl")  # kept for every position
 
 
+@threads()  # a checkpoint brings the number of threads it was written with
 def run_one(
-    config: RunConfig, report: Callable[[Progress], None] = lambda _: None, keeper: Keeper | None = None
+    config: RunConfig,
+    report: Callable[[Progress], None] = lambda _: None,
+    keeper: Keeper | None = None,
+    source: Source | None = None,
 ) -> tuple[RunRecord, bytes | None]:
-    """Train and score; a run that fails is a record too, with its error. Returns the record and the weights."""
+    """Train and score; a run that fails is a record too, with its error. Returns the record and the weights.
+
+    A process started by another that has loaded the same code is given its source.
+    """
+    commit, dirty = source or loaded_source()
+    settle_arithmetic(config.device)
     meter = Meter(config.device)
     keeper = keeper or Keeper(config)
     measured: dict[str, Any] = {
         "parameters": None, "state_bytes": None, "train_flops": None, "metrics": {}, "references": {},
         "by_position": {}, "loss_curve": [], "tokens_per_second": None, "weights": None,
     }  # fmt: skip
-    status, error, weights = "ok", None, None
+    status: Literal["ok", "failed"] = "ok"
+    error, weights = None, None
     try:
         with meter.phase("setup"):
             task = config.make_task()
@@ -51,17 +63,21 @@ def run_one(
             length = task.shape.length(config.horizon)
             measured["parameters"] = count_parameters(model)
             measured["state_bytes"] = state_bytes(model, length)
-            measured["train_flops"] = float(config.steps * step_flops(config))
+            measured["train_flops"] = train_flops(config)
         if config.attention == "triton" and any(isinstance(module, Attention) for module in model.modules()):
             with meter.phase("compile"):
                 check_kernels(model, task, config)
+        if config.device == "cuda" and any(isinstance(module, Mixer) for module in model.modules()):
+            with meter.phase("compile"):
+                check_recurrences(model, config)
+        meter.restart_peaks()  # a check in float64 may need more than the run
         with meter.phase("setup"):
             require_lawful(model, task, config)
         with meter.phase("train"):
-            measured["loss_curve"], data_seconds = fit(model, task, config, report, keeper)
+            looks, data_seconds = fit(model, task, config, report, keeper)
+            measured["loss_curve"] = [Look(**look) for look in looks]
         meter.add("train", keeper.seconds_before)
-        if config.device == "cpu":  # on a GPU sampling overlaps with training: no border to measure it at
-            meter.seconds["data"] = data_seconds
+        meter.seconds["data"] = data_seconds
         measured["tokens_per_second"] = config.steps * config.batch * length / (meter.seconds["train"] or 1.0)
         with meter.phase("eval"):
             require_lawful(model, task, config)
@@ -78,13 +94,12 @@ def run_one(
     energy = None if keeper.seconds_before else meter.energy_joules()  # of the earlier part nobody kept count
     platform = {
         **describe(config).to_json(),
-        "gpu": meter.gpu_facts(measured["train_flops"] if status == "ok" else None),
+        "gpu": meter.gpu_facts(measured["train_flops"] if status == "ok" else None, config.precision),
     }
-    commit, dirty = SOURCE
     record = RunRecord(
-        schema=SCHEMA, id=config.id(), status=status, error=error, config=config.to_json(), budget=config.budget(),
-        seconds={name: None if s is None else round(s, 3) for name, s in meter.seconds.items()},
-        memory_bytes=meter.memory(), energy_joules=energy, platform=platform, commit=commit, dirty=dirty,
+        schema=SCHEMA, id=config.id(), status=status, error=error, config=config, budget=config.budget(),
+        seconds=Seconds(**{name: None if s is None else round(s, 3) for name, s in meter.seconds.items()}),
+        memory_bytes=Memory(**meter.memory()), energy_joules=energy, platform=platform, commit=commit, dirty=dirty,
         notes=keeper.at.notes, **measured,
     )  # fmt: skip
     return record, weights
@@ -92,21 +107,34 @@ def run_one(
 
 def make_model(config: RunConfig) -> nn.Module:
     """Initialised on the CPU from its own stream: the same start on every device."""
+    settle_arithmetic(config.device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(config.seed, "initialisation"))
         return config.make_model().to(config.device)
 
 
 def check_kernels(model: nn.Module, task: Task, config: RunConfig) -> None:
-    """Once for each shape that this run will use, which compiles it: nothing is trained on a kernel that is wrong."""
+    """Check, and so compile, the kernel for each shape that this run will use: no run trains on a wrong kernel."""
     served = {
         (module.head_width, module.heads, module.slopes is not None)
         for module in model.modules()
         if isinstance(module, Attention)
     }
-    for length, (width, heads, sloped) in product(config.lengths(), sorted(served)):
+    dtypes = ("float32", "bfloat16") if config.precision == "bf16" else ("float32",)  # it is scored in float32
+    for dtype, length, (width, heads, sloped) in product(dtypes, config.lengths(), sorted(served)):
         header = min(length, task.shape.header)
-        require_right(Case(length, width, header=header, sloped=sloped, gated=False, heads=heads), config.device)
+        require_right(Case(length, width, dtype, header=header, sloped=sloped, heads=heads), config.device)
+
+
+def check_recurrences(model: nn.Module, config: RunConfig) -> None:
+    """The same for fla's kernels, which are also tuned here: once for each shape, before anything is timed."""
+    served = {
+        (module.recurrence, module.heads, module.keys, module.values)
+        for module in model.modules()
+        if isinstance(module, Mixer)
+    }
+    for length, (name, heads, keys, values) in product(config.lengths(), sorted(served)):
+        require_right_recurrence(Recurrence(name, length, heads, keys, values), config.device)
 
 
 def state_bytes(model: nn.Module, length: int) -> int | None:
@@ -115,13 +143,19 @@ def state_bytes(model: nn.Module, length: int) -> int | None:
     return tell(length) if tell is not None else None
 
 
+def train_flops(config: RunConfig) -> float | None:
+    """Of all steps; None for an architecture that runs on CUDA only, because operations are counted on the CPU."""
+    return None if ARCHS.facts(config.arch).get("cuda") else float(config.steps * step_flops(config))
+
+
 def step_flops(config: RunConfig) -> int:
     """Forward and backward of one batch; the optimizer is not counted, as is the custom.
 
-    Counted for one sequence on the CPU, whatever the run's device, with attention written out: what is fused torch's
-    counter takes for nothing.
+    One sequence is counted on the CPU, whatever the run's device, with attention written out: torch's FLOP counter
+    ignores fused kernels.
     """
-    twin = replace(config, device="cpu", batch=1, steps=1)
+    attention = "math" if from_library(config.arch) else config.attention  # a library reads it when built
+    twin = replace(config, device="cpu", batch=1, steps=1, attention=attention)
     batch, answer = next(draw(twin.make_task(), twin))
     model = make_model(twin)
     for module in model.modules():
@@ -132,55 +166,58 @@ def step_flops(config: RunConfig) -> int:
     return int(counted["flops"]) * config.batch
 
 
-def evaluate(model: nn.Module, task: Task, config: RunConfig) -> dict[str, Any]:
-    """Every horizon, whole and beyond training; null where the task or the model does not reach."""
+class Examined(NamedTuple):
+    """One exam: the model's errors by sequence, and those of the reference predictors."""
+
+    horizon: int
+    parts: dict[str, int]  # the first step that counts, by the name of the part
+    model: Score | None  # [N, Q]; None where the model does not reach
+    references: dict[str, Score]  # [Q]
+
+
+def examine(model: nn.Module, task: Task, config: RunConfig) -> Iterator[Examined]:
+    """Every horizon that the task has, whole and beyond training, each followed by the task's variants."""
     model.eval()
-    metrics: dict[str, Any] = {}
-    references: dict[str, Any] = {}
-    by_position: dict[str, Any] = {}
     limit, reach = task.max_horizon(), getattr(model, "max_length", None)
     for horizon in config.horizons:
-        key = str(horizon)
-        metrics[key] = references[key] = by_position[key] = None
         if limit is not None and horizon > limit:
             continue
-        exam = make_exam(task, horizon, config.sequences, config.seed, config.device)
-        known = reference_scores(config.task, task, exam)
-        references[key] = {name: _split(result, config.horizon, horizon) for name, result in known.items()}
-        if reach is not None and task.shape.length(horizon) > reach:
-            continue
-        result = score(exam, predict(model, exam.batch))
-        if not math.isfinite(result.kl.sum().item()):
-            raise Diverged(f"its predictions are not finite at K = {horizon}")
-        metrics[key] = _split(result, config.horizon, horizon)
-        columns = ("h_bayes", "h_model", "entropy_mae", "kl")
-        by_position[key] = {name: getattr(result, name).tolist() for name in columns}
+        reached = reach is None or task.shape.length(horizon) <= reach
+        parts = {"all": 0} | ({"post": config.horizon} if horizon > config.horizon else {})
+        laws: list[tuple[Task | Variant, dict[str, int]]] = [(task, parts)]
+        laws += [(each, {part: each.start}) for part, each in variants(task).items() if each.start < horizon]
+        for law, starts in laws:
+            exam = make_exam(law, horizon, config.sequences, config.seed, config.device)
+            known = reference_scores(config.task, task, exam)
+            yield Examined(horizon, starts, _score_finite(model, exam, horizon) if reached else None, known)
+
+
+def evaluate(model: nn.Module, task: Task, config: RunConfig) -> dict[str, Any]:
+    """What a record keeps of it; null where task or model does not reach."""
+    metrics: dict[str, Any] = dict.fromkeys(map(str, config.horizons))
+    references, by_position = metrics.copy(), metrics.copy()
+    for horizon, parts, columns, known in examine(model, task, config):
+        key = str(horizon)
+        references[key] = references[key] or {name: {} for name in known}
+        for name, result in known.items():
+            references[key][name] |= summaries(result, parts)
+        if columns is not None:
+            result = average(columns)
+            metrics[key] = (metrics[key] or {}) | summaries(result, parts)
+            by_position[key] = by_position[key] or curves(result)
     return {"metrics": metrics, "references": references, "by_position": by_position}
 
 
-def _split(result: Score, trained: int, horizon: int) -> dict[str, dict[str, float]]:
-    split = {"all": result.summary()}
-    if horizon > trained:
-        split["post"] = result.summary(start=trained)
-    return split
+def summaries(result: Score, parts: dict[str, int]) -> Parts:
+    return {part: result.summary(start) for part, start in parts.items()}
 
 
-def source_version(root: Path) -> tuple[str | None, bool | None]:
-    """The commit of this code and whether it was changed since; an image carries both in its environment."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(root), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() == root:  # and not of what this is installed inside of
-            code = ["bench", "models", "tasks", "pyproject.toml", "constraints.txt"]
-            return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", *code))
-    except (OSError, subprocess.CalledProcessError):
-        pass  # no git, or nothing under it: an image, which was told
-    commit, _, changed = os.environ.get("TUNNEL_BENCH_COMMIT", "").partition("-")
-    return commit or None, True if changed == "dirty" else None
+def curves(result: Score) -> dict[str, list[float]]:
+    return {name: getattr(result, name).tolist() for name in CURVES}
 
 
-# Of the code as it was loaded: while a run trains, the next commit may be made.
-SOURCE = source_version(Path(__file__).resolve().parent.parent)
+def _score_finite(model: nn.Module, exam: Exam, horizon: int) -> Score:
+    columns = by_sequence(exam, predict(model, exam.batch))
+    if not math.isfinite(columns.kl.sum().item()):
+        raise Diverged(f"its predictions are not finite at K = {horizon}")
+    return columns

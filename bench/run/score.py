@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from bench.seeds import generator
-from tasks.base import Batch, Task
+from bench.stats import mean_interval
+from tasks.base import Batch, Task, Variant
 
 METRICS = ("entropy_mae", "entropy_curve_mae", "kl", "tv", "nll_gap")
 CHUNK = {"cpu": 64, "cuda": 256}  # sequences in one forward: as much as caches like, as much as fills a device
 LN2 = math.log(2.0)
+TINY = 1e-300  # a draw that the wrong prior calls impossible costs 997 bits, not infinitely many
 
 
 class Exam(NamedTuple):
@@ -32,7 +34,7 @@ class Exam(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Means over sequences, one number a position, [Q] each."""
+    """Means over sequences, one number a position, [Q] each; from `by_sequence`, before the mean, [N, Q] each."""
 
     h_bayes: Tensor
     h_model: Tensor
@@ -48,7 +50,7 @@ class Score(NamedTuple):
         return {name: column[start:].mean().item() for name, column in zip(METRICS, columns, strict=True)}
 
 
-def make_exam(task: Task, horizon: int, sequences: int, seed: int, device: str) -> Exam:
+def make_exam(task: Task | Variant, horizon: int, sequences: int, seed: int, device: str) -> Exam:
     """The evaluation stream of a seed at a horizon: the same for every architecture."""
     batch = task.sample(sequences, horizon, generator(device, seed, "evaluation", horizon))
     return Exam(batch, task.posterior(batch))
@@ -70,11 +72,30 @@ def entropy_bits(p: Tensor) -> Tensor:
 
 
 def score(exam: Exam, log_q: Tensor) -> Score:
+    return average(by_sequence(exam, log_q))
+
+
+def average(columns: Score) -> Score:
+    return Score(*(column.mean(0) for column in columns))
+
+
+def by_sequence(exam: Exam, log_q: Tensor) -> Score:
     p, q = exam.posterior, log_q.exp()
     h_bayes, h_model = entropy_bits(p), entropy_bits(q)
     crossed = torch.where(p > 0, p * log_q, 0.0).sum(-1)  # 0 log 0 = 0
     kl = -crossed / LN2 - h_bayes
     draws = exam.batch.targets[..., None]
-    nll_gap = (p.log().gather(-1, draws) - log_q.gather(-1, draws)).squeeze(-1) / LN2
-    columns = (h_bayes, h_model, (h_model - h_bayes).abs(), kl, (p - q).abs().sum(-1) / 2, nll_gap)
-    return Score(*(column.mean(0) for column in columns))
+    told, guessed = p.gather(-1, draws).clamp(min=TINY).log(), log_q.gather(-1, draws).clamp(min=math.log(TINY))
+    nll_gap = (told - guessed).squeeze(-1) / LN2
+    return Score(h_bayes, h_model, (h_model - h_bayes).abs(), kl, (p - q).abs().sum(-1) / 2, nll_gap)
+
+
+def intervals(columns: Score, start: int = 0) -> dict[str, tuple[float, float]]:
+    """95 % intervals of the means over sequences, by Student's t, from position `start` on.
+
+    The curve's error has none: it is no mean over sequences. Nor has anything measured on a single sequence.
+    """
+    if len(columns.kl) < 2:
+        return {}
+    found = (name for name in METRICS if name != "entropy_curve_mae")
+    return {name: mean_interval(getattr(columns, name)[:, start:].mean(1).tolist()) for name in found}

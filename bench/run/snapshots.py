@@ -1,7 +1,7 @@
-"""Snapshots: the weights at a few steps of training, early and late ones, for a report on how they came about.
+"""Snapshots: the weights at a few steps of training, early and late, for a report on how they developed.
 
-<id>.snapshots/<step>.safetensors beside the record, the last of them the finished weights themselves. Keeping them
-changes nothing in a run: not its id, not its record, not a bit of its result.
+<id>.snapshots/<step>.safetensors beside the record; the last one holds the final weights. Snapshots change nothing in
+a run: not its id, not its record, not a bit of its result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def pack(model: nn.Module) -> bytes:
 
 
 def find(record: Path) -> tuple[tuple[int, Path], ...]:
-    """Those of a run, by step."""
+    """The snapshots of a run, each with its step, in order."""
     files = _folder(record).glob("*.safetensors")
     return tuple(sorted((int(path.stem), path) for path in files if path.stem.isdigit()))
 
@@ -30,11 +30,11 @@ def remove(record: Path) -> None:
     shutil.rmtree(_folder(record), ignore_errors=True)
 
 
-class Album:
-    """Keeps the snapshots of a run: at most `count`, from its first step to its last.
+class Snapshots:
+    """Writes at most `count` snapshots of a run, from its first step to its last.
 
-    Half of them are evenly spaced in log step, where most changes; half in step, or else the last two would lie so far
-    apart that whatever settles late would seem to settle at once.
+    Half of them are evenly spaced in log step, because most changes happen early. Half are evenly spaced in step:
+    otherwise the last two would be so far apart that everything that settles late would seem to settle at once.
     """
 
     def __init__(self, record: Path, steps: int, count: int) -> None:
@@ -44,12 +44,13 @@ class Album:
         even = np.linspace(steps, 0, late, endpoint=False)
         self.steps = sorted({round(step) for step in (*early, *even) if step >= 1})
 
-    def missing(self, before: int | None = None) -> list[int]:
-        """Steps that should be there, up to and with one of them, and are not."""
-        there = {step for step, _ in find(self.record)}
-        return [step for step in self.steps if step not in there and (before is None or step <= before)]
+    def missing(self, last: int | None = None) -> list[int]:
+        """Steps up to `last` (None: all) whose snapshot should exist and does not."""
+        existing = {step for step, _ in find(self.record)}
+        return [step for step in self.steps if step not in existing and (last is None or step <= last)]
 
     def stepped(self, step: int, model: nn.Module) -> None:
+        """Call after every step: writes a snapshot if this step has one."""
         if step not in self.steps:
             return
         folder = _folder(self.record)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -18,13 +20,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 
-from bench.checkpoint import Keeper
 from bench.config import RunConfig
-from bench.device import beside, capture, release_memory
-from bench.muon import Muon
-from bench.score import LN2, Exam, make_exam, predict, score
+from bench.device import Stopwatch, beside, capture, muon_dtype, products, release_memory
+from bench.run.keeper import Keeper
+from bench.run.muon import GRAM_ROWS, Muon
+from bench.run.score import LN2, Exam, make_exam, predict, score
 from bench.seeds import generator
-from tasks.base import Batch, Task
+from tasks.base import Batch, Task, one_hot
 
 BLOCK = 16  # steps whose data is drawn in one go: sampling is several times cheaper by the thousand
 WATCH_POINTS = 20  # at least, and never further apart than so many steps:
@@ -52,11 +54,19 @@ class Progress:
 
 
 def draw(task: Task, config: RunConfig, start: int = 0) -> Iterator[tuple[Batch, Tensor]]:
-    """Batches from a step on, with what they are trained on: the exact posterior [B, Q, C], or one draw [B, Q]."""
+    """Batches from a step on, with what they are trained on: the exact posterior [B, Q, C], or one draw [B, Q].
+
+    Cross-entropy is linear in its target, so a task's loss weights multiply the answer; a draw becomes one-hot.
+    """
     for block in range(start // BLOCK, -(-config.steps // BLOCK)):
         rng = generator(config.device, config.seed, "training", block)
         batch = task.sample(config.batch * BLOCK, config.horizon, rng)
         answer = task.posterior(batch).float() if config.supervision == "posterior" else batch.targets
+        if hasattr(task, "loss_weights"):
+            weights_BQ = task.loss_weights(batch, rng)
+            exact = config.supervision == "posterior"
+            answer_BQC = answer if exact else one_hot(answer, task.shape.classes).float()
+            answer = (weights_BQ / weights_BQ.mean()).float()[..., None] * answer_BQC
         for i in range(max(0, start - block * BLOCK), min(BLOCK, config.steps - block * BLOCK)):
             rows = slice(i * config.batch, (i + 1) * config.batch)
             yield Batch(batch.tokens[rows], batch.features[rows], batch.targets[rows], batch.queries), answer[rows]
@@ -69,25 +79,52 @@ def loss_nats(model: nn.Module, batch: Batch, answer: Tensor) -> Tensor:
 
 
 def make_optimizers(model: nn.Module, config: RunConfig) -> list[Optimizer]:
-    """Muon takes the matrices between embedding and head, AdamW the rest; or AdamW takes all."""
+    """Muon takes the matrices marked for it (models.base.assign_to_muon) and AdamW the rest; or AdamW takes all."""
     on_gpu = config.device == "cuda"
-    adam: dict[str, Any] = {"betas": (0.9, 0.95), "weight_decay": config.weight_decay, "foreach": True}
-    adam["capturable"] = on_gpu
-
-    def rate(lr: float) -> Any:
-        # a captured step reads its rate from the device, where it can change between replays
-        return torch.tensor(lr, device="cuda") if on_gpu else lr
-
-    if config.optimizer == "adamw":
-        return [AdamW(model.parameters(), lr=rate(config.lr), **adam)]
+    adam: dict[str, Any] = {"betas": (0.9, 0.95), "weight_decay": config.weight_decay}
+    adam |= {"fused": True, "capturable": True} if on_gpu else {"foreach": True}
     matrices: list[Tensor] = []
     rest: list[Tensor] = []
     for name, p in model.named_parameters():
-        inner = p.ndim == 2 and not name.startswith(("embed.", "head.", "place."))
-        (matrices if inner else rest).append(p)
-    optimizers: list[Optimizer] = [AdamW(rest, lr=rate(config.adam_lr), **{**adam, "weight_decay": 0.0})]
-    if matrices:
-        optimizers.append(Muon(matrices, lr=rate(config.lr), weight_decay=config.weight_decay))
+        wanted = getattr(p, "optimizer", "adamw")
+        if wanted not in ("adamw", "muon"):
+            raise ValueError(f"{name} asks for the optimizer '{wanted}'. Known: adamw, muon")
+        (matrices if wanted == "muon" else rest).append(p)
+    optimizers: list[Optimizer]
+    if config.optimizer == "adamw":
+        optimizers = [AdamW(model.parameters(), lr=config.lr, **adam)]
+    else:
+        optimizers = [AdamW(rest, lr=config.adam_lr, **{**adam, "weight_decay": 0.0})]
+        if matrices:
+            rows = 0 if on_gpu else GRAM_ROWS if muon_dtype(config) == "bfloat16" else inf
+            optimizers.append(Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, bf16_rows=rows))
+    if on_gpu:  # a captured step reads its rate from the device, where it can change between replays
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            group["lr"] = torch.tensor(group["lr"], device="cuda")
+    return scale_values(optimizers, config.value_lr)
+
+
+def scale_values(optimizers: list[Optimizer], factor: float) -> list[Optimizer]:
+    """Let the marked rows (models.base.mark_values) learn at another rate, though their matrix packs other maps too.
+
+    A step of AdamW or Muon, weight decay included, is proportional to the rate. So the rows go `factor` times as far.
+    """
+    if factor == 1:
+        return optimizers
+    for optimizer in optimizers:
+        params = [p for group in optimizer.param_groups for p in group["params"] if hasattr(p, "value_rows")]
+        before: list[Tensor] = []
+
+        def remember(*_: Any, params: list[Any] = params, before: list[Tensor] = before) -> None:
+            before[:] = [p.detach()[p.value_rows].clone() for p in params]
+
+        def stretch(*_: Any, params: list[Any] = params, before: list[Tensor] = before) -> None:
+            with torch.no_grad():
+                for p, old in zip(params, before, strict=True):
+                    p[p.value_rows] = torch.lerp(old, p[p.value_rows], factor)
+
+        optimizer.register_step_pre_hook(remember)
+        optimizer.register_step_post_hook(stretch)
     return optimizers
 
 
@@ -97,7 +134,7 @@ def schedule(step: int, config: RunConfig) -> float:
     return min(1.0, (step + 1) / max(1, config.warmup)) * decay
 
 
-def backward(model: nn.Module, batch: Batch, answer: Tensor, parts: int) -> Tensor:
+def backward(model: nn.Module, batch: Batch, answer: Tensor, parts: int, precision: str = "fp32") -> Tensor:
     """The gradient of the whole batch, taken in so many parts: the same mean, in less memory."""
     try:
         rows = len(batch.tokens)
@@ -106,10 +143,12 @@ def backward(model: nn.Module, batch: Batch, answer: Tensor, parts: int) -> Tens
         for i in range(0, rows, size):
             cut = slice(i, i + size)
             part = Batch(batch.tokens[cut], batch.features[cut], batch.targets[cut], batch.queries)
-            loss = loss_nats(model, part, answer[cut])
+            with products(precision, is_forward=True):
+                loss = loss_nats(model, part, answer[cut])
             if parts > 1:
                 loss = loss * (len(part.tokens) / rows)
-            loss.backward()
+            with products(precision, is_forward=False):
+                loss.backward()
             losses.append(loss.detach())
         return losses[0] if parts == 1 else torch.stack(losses).sum()
     except torch.OutOfMemoryError as error:
@@ -117,9 +156,15 @@ def backward(model: nn.Module, batch: Batch, answer: Tensor, parts: int) -> Tens
 
 
 def train_step(
-    model: nn.Module, optimizers: list[Optimizer], batch: Batch, answer: Tensor, clip: float, parts: int = 1
+    model: nn.Module,
+    optimizers: list[Optimizer],
+    batch: Batch,
+    answer: Tensor,
+    clip: float,
+    parts: int = 1,
+    precision: str = "fp32",
 ) -> Tensor:
-    loss = backward(model, batch, answer, parts)
+    loss = backward(model, batch, answer, parts, precision)
     nn.utils.clip_grad_norm_(model.parameters(), clip, foreach=True)
     for optimizer in optimizers:
         optimizer.step()
@@ -174,24 +219,25 @@ def fit(
     """
     optimizers = make_optimizers(model, config)
     base_lrs = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
-    watch = watched(task, config)
+    watch = watch_exam(task, config)
     every = max(1, min(config.steps // WATCH_POINTS, WATCH_STEPS))
     keeper = keeper or Keeper(config)
     at = keeper.restore(model, optimizers)
 
     def plain_step(batch: Batch, answer: Tensor) -> Tensor:
-        return train_step(model, optimizers, batch, answer, config.clip, at.parts)
+        return train_step(model, optimizers, batch, answer, config.clip, at.parts, config.precision)
 
     def fresh_step() -> Callable[[Batch, Tensor], Tensor]:
         return CapturedStep(plain_step) if wants_capture(config) else plain_step
 
     take_step = fresh_step()
     start = time.perf_counter() - at.seconds
+    drawing, first = Stopwatch(config.device), at.step
     stream = draw(task, config, at.step)
     while at.step < config.steps:
-        before = time.perf_counter()
-        batch, answer = next(stream)
-        at.data_seconds += time.perf_counter() - before
+        draws = at.step % BLOCK == 0 or at.step == first
+        with drawing.running() if draws else nullcontext():
+            batch, answer = next(stream)
         for optimizer, lr in zip(optimizers, base_lrs, strict=True):
             set_rate(optimizer, lr * schedule(at.step, config))
         while True:
@@ -212,6 +258,7 @@ def fit(
         at.seconds = time.perf_counter() - start
         if at.step % every == 0 or at.step == config.steps:
             progress = _look(model, watch, at.losses, at.step, config.steps, start)
+            at.data_seconds += drawing.read()
             at.curve.append(
                 {
                     "step": progress.step,
@@ -228,8 +275,8 @@ def fit(
     return at.curve, at.data_seconds
 
 
-def watched(task: Task, config: RunConfig) -> Exam:
-    """The sequences on which a run is looked at while it trains."""
+def watch_exam(task: Task, config: RunConfig) -> Exam:
+    """The sequences on which a run is evaluated while it trains."""
     return make_exam(task, config.horizon, min(WATCH_SEQUENCES, config.sequences), config.seed, config.device)
 
 

@@ -1,0 +1,305 @@
+"""Statements about how a model works: what a report must say for each to hold, and what several seeds decide.
+
+In: the reports of single runs. A statement reads cells of their tables; where a report lacks them, it was not measured.
+Out: a verdict with its reason. A statement is decided by at least three seeds of a row that agree, and whose errors are
+at most twice the least that is known for the task; otherwise it is undecided.
+
+The rules were written down before any report was asked. A subspace of the width's dimensions overlaps a random one by
+chance, and no more than wholly, so an overlap is judged by its excess: 0 at random, 1 if one subspace holds the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from bench.config import RunConfig, task_parameters
+from bench.records import RunRecord
+from bench.reports import Cell, Report
+
+SEEDS, NEAR = 3, 2.0
+READABLE = 0.9  # a probe's held-out score
+TWIN = 0.9  # of that score: what a random twin has as well says nothing about training
+EARLIER = 1.5  # a factor between two steps
+OUTSTANDING = 2.0  # a factor between the largest cost and the next
+DYING = 10.0  # a factor between two errors
+SIGNIFICANT = 0.05
+LEAST_DRAWS = 20  # of random directions: one more like them is the largest of all with probability 1/21
+FOLLOWS = 1.0  # bits of margin, as published
+
+# published: 3 times the null, in a model of width 192 with 20 hypotheses. A ratio has another ceiling in every width
+OVERLAP, PUBLISHED_NULL = 3.0, 19 / 192
+EXCESS = (OVERLAP - 1) * PUBLISHED_NULL / (1 - PUBLISHED_NULL)
+
+Read = Callable[[Report], float | None]
+Holds = Callable[[Report], bool | None]
+
+
+class Number(NamedTuple):
+    """A number of a report, None where it has none."""
+
+    name: str
+    read: Read
+    by_factors: bool = False  # seeds differ by factors, as errors and steps do: intervals are of the logarithm
+
+
+class Statement(NamedTuple):
+    rule: str
+    holds: Holds
+    shown: tuple[Number, ...]  # what it rests on
+
+
+class Answered(NamedTuple):
+    record: RunRecord
+    report: Report
+
+
+def find(report: Report, table: str, row: Mapping[str, Cell], column: str) -> Cell:
+    """The cell of a report, or None where it has none."""
+    return next((line.get(column) for line in report.lines(table) if row.items() <= line.items()), None)
+
+
+def real(value: Cell) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def greatest(lines: Sequence[Mapping[str, Cell]], column: str) -> Mapping[str, Cell]:
+    """The line with the largest number in this column; empty if none has one."""
+    numbered = [(value, line) for line in lines if (value := real(line.get(column))) is not None]
+    return max(numbered, key=lambda pair: pair[0], default=(0.0, {}))[1]
+
+
+def cell(table: str, row: Mapping[str, Cell], column: str) -> Read:
+    return lambda report: real(find(report, table, row, column))
+
+
+def combine(how: Callable[..., float | None], *parts: Read) -> Read:
+    """A number made of others; None if any of them is missing."""
+
+    def read(report: Report) -> float | None:
+        values = [part(report) for part in parts]
+        return None if None in values else how(*values)
+
+    return read
+
+
+def probe(quantity: str, removed: str, column: str) -> Read:
+    return cell("used", {"quantity": quantity, "removed": removed}, column)
+
+
+def cost(quantity: str, removed: str) -> Read:
+    """What the removal adds to the entropy error."""
+    columns = (probe(quantity, removed, f"MAE {which}") for which in ("without it", "intact"))
+    return combine(lambda without, intact: without - intact, *columns)
+
+
+def excess(table: str, row: Mapping[str, Cell], share: str) -> Read:
+    def above(found: float, null: float) -> float | None:
+        return (found - null) / (1 - null) if null < 1 else None
+
+    return combine(above, cell(table, row, share), cell(table, row, "at random"))
+
+
+def swapped(place: str, column: str) -> Read:
+    """A margin at the positions where the whole vectors, swapped at this place, move the answer further."""
+
+    def read(report: Report) -> float | None:
+        rows = [line for line in report.lines("swap") if line.get("place") == place]
+        return real(greatest(rows, "whole").get(column))
+
+    return read
+
+
+def before_last(quantity: str, column: str) -> Read:
+    """At the place before the end of the last layer where a probe reads most; after it the head reads the belief."""
+
+    def read(report: Report) -> float | None:
+        lines = [line for line in report.lines("readable") if line.get("quantity") == quantity][:-1]
+        return real(greatest(lines, "probe").get(column))
+
+    return read
+
+
+def fall(report: Report) -> float | None:
+    """How many times the error falls once the frame has settled."""
+    at = cell("formation_settled", {"what": "overlap"}, "settled at step")(report)
+    errors = [(line["step"], line["entropy MAE (bits)"]) for line in report.lines("formation")]
+    later = [float(error) for step, error in errors if at and isinstance(step, int) and step >= at and error]
+    return later[0] / later[-1] if later else None
+
+
+def holds_if(test: Callable[..., bool], *parts: Read) -> Holds:
+    """None if any of the numbers is missing."""
+
+    def holds(report: Report) -> bool | None:
+        values = [part(report) for part in parts]
+        return None if None in values else test(*values)
+
+    return holds
+
+
+def inert(removed: str) -> Holds:
+    """Decoded, and not used by the report's own rule; None if it cannot be decoded, or the null is a few draws."""
+
+    def holds(report: Report) -> bool | None:
+        score, draws = (probe("entropy", removed, column)(report) for column in ("probe", "draws"))
+        used = find(report, "used", {"quantity": "entropy", "removed": removed}, "used")
+        if score is None or score < READABLE or (draws or 0) < LEAST_DRAWS:
+            return None
+        return used == "no"
+
+    return holds
+
+
+EMBEDDING: Mapping[str, Cell] = {"place": "embedding"}
+EVIDENCE: Mapping[str, Cell] = {"place": "embedding", "positions": "evidence"}
+HEADS: Mapping[str, Cell] = {"parts": "heads"}
+BEYOND: Mapping[str, Cell] = {"positions": "beyond"}
+AFTER_0 = "after layer 0"
+SHARE = "overlap of readout and frame"
+KL = "KL (bits)"
+
+
+def settled(what: str) -> Read:
+    return cell("formation_settled", {"what": what}, "settled at step")
+
+
+def follows(margin: float, random: float) -> bool:
+    return margin >= FOLLOWS and random < 0
+
+
+STATEMENTS: Mapping[str, Statement] = {
+    "frame-overlap": Statement(
+        f"the directions that answers are sensitive to lie in the frame, with an excess over random of at least "
+        f"{EXCESS:.2f}: {OVERLAP:g} times the null in the published model's shape",
+        holds_if(lambda found: found >= EXCESS, excess("overlap", EMBEDDING, SHARE)),
+        (
+            Number("excess", excess("overlap", EMBEDDING, SHARE)),
+            Number("times the null", cell("overlap", EMBEDDING, "ratio")),
+            Number("at most", combine(lambda null: 1 / null, cell("overlap", EMBEDDING, "at random"))),
+        ),
+    ),
+    "identity-random": Statement(
+        f"a probe reads the identity of hypotheses from a random twin with accuracy {READABLE:g}",
+        holds_if(lambda score: score >= READABLE, probe("identity", "axis", "random twin")),
+        (
+            Number("random twin", probe("identity", "axis", "random twin")),
+            Number("trained", probe("identity", "axis", "probe")),
+        ),
+    ),
+    "readout-swap": Statement(
+        f"swapping the readout's directions at the embedding gives the donor's answer a margin of at least "
+        f"{FOLLOWS:g} bit, and random subspaces leave the recipient's",
+        holds_if(follows, cell("swap", EVIDENCE, "readout"), cell("swap", EVIDENCE, "random")),
+        tuple(Number(name, cell("swap", EVIDENCE, name)) for name in ("readout", "whole", "random")),
+    ),
+    "frame-swap": Statement(
+        f"swapping the frame after layer 0, where the whole vectors move the answer most, gives the donor's answer a "
+        f"margin of at least {FOLLOWS:g} bit, and random subspaces leave the recipient's",
+        holds_if(follows, swapped(AFTER_0, "frame"), swapped(AFTER_0, "random")),
+        tuple(Number(name, swapped(AFTER_0, name)) for name in ("frame", "whole", "random")),
+    ),
+    "belief-readable": Statement(
+        f"before the end of the last layer a probe reads the logits of the posterior with an R² of {READABLE:g}, and a "
+        f"random twin's less than {TWIN:g} of that",
+        holds_if(
+            lambda score, twin: score >= READABLE and twin < TWIN * score,
+            before_last("belief", "probe"),
+            before_last("belief", "random twin"),
+        ),
+        tuple(Number(name, before_last("belief", name)) for name in ("probe", "random twin", "permuted target")),
+    ),
+    "entropy-axis-inert": Statement(
+        f"a probe reads entropy with an R² of {READABLE:g}, and KL without the axis that it weighs rises by less than "
+        f"half, or is not above that of {LEAST_DRAWS} random directions",
+        inert("axis"),
+        (
+            Number("R²", probe("entropy", "axis", "probe")),
+            Number("of a random twin", probe("entropy", "axis", "random twin")),
+            Number("MAE added without the axis", cost("entropy", "axis")),
+            Number("without all that varies with identity", cost("identity", "covarying")),
+        ),
+    ),
+    "entropy-inert": Statement(
+        "the same without all that varies with entropy",
+        inert("covarying"),
+        (
+            Number("R²", probe("entropy", "covarying", "probe")),
+            Number("MAE added", cost("entropy", "covarying")),
+        ),
+    ),
+    "frame-before-precision": Statement(
+        f"the frame settles {EARLIER:g} times earlier than the logarithm of the error",
+        holds_if(lambda frame, error: EARLIER * frame <= error, settled("overlap"), settled("log error")),
+        (
+            Number("frame at step", settled("overlap"), by_factors=True),
+            Number("precision at step", settled("log error"), by_factors=True),
+            Number("then the error falls by", fall, by_factors=True),
+        ),
+    ),
+    "no-single-head": Statement(
+        f"the head whose removal costs most costs less than {OUTSTANDING:g} times the next",
+        holds_if(lambda times: times < OUTSTANDING, cell("writers_heads", HEADS, "largest over next")),
+        (
+            Number("largest over next", cell("writers_heads", HEADS, "largest over next"), by_factors=True),
+            Number("heads above half of it", cell("writers_heads", HEADS, "above half")),
+            Number("of", cell("writers_heads", HEADS, "number")),
+        ),
+    ),
+    "writers": Statement(
+        "heads that write more into the frame cost more when they are removed: a positive rank correlation with "
+        f"p < {SIGNIFICANT:g}",
+        holds_if(
+            lambda rho, p, _heads: rho > 0 and p < SIGNIFICANT,
+            *(cell("writers_rank", {"write": "in the frame"}, column) for column in ("Spearman with cost", "p")),
+            cell("writers_heads", HEADS, "number"),
+        ),
+        tuple(
+            Number(f"Spearman, {which}", cell("writers_rank", {"write": which}, "Spearman with cost"))
+            for which in ("in the frame", "whole")
+        ),
+    ),
+    "geometry-outlives": Statement(
+        f"beyond the loss horizon the overlap keeps an excess of at least {EXCESS:.2f}, and KL is at least {DYING:g} "
+        "times that inside",
+        holds_if(
+            lambda found, beyond, inside: found >= EXCESS and beyond >= DYING * inside,
+            excess("horizon", BEYOND, "overlap"),
+            cell("horizon", BEYOND, KL),
+            cell("horizon", {"positions": "inside"}, KL),
+        ),
+        (
+            Number("excess beyond", excess("horizon", BEYOND, "overlap")),
+            Number("times the null", cell("horizon", BEYOND, "overlap over null")),
+            Number("KL inside", cell("horizon", {"positions": "inside"}, KL), by_factors=True),
+            Number("KL beyond", cell("horizon", BEYOND, KL), by_factors=True),
+        ),
+    ),
+}
+
+
+def judge(holds: Holds, runs: Sequence[Answered], best: float) -> tuple[str, str]:
+    """A verdict and its reason. `best` is the least error that is known for the task."""
+    found = {run.record.id: answer for run in runs if (answer := holds(run.report)) is not None}
+    if not found:
+        return "undecided", "not measured"
+    held = sum(found.values())
+    told = f"{held} of {len(found)} seeds"
+    if len(found) < SEEDS:
+        return "undecided", f"{told}; it takes at least {SEEDS}"
+    worst = max(run.record.error_bits for run in runs if run.record.id in found)
+    if worst > NEAR * best:
+        return "undecided", f"{told}; an error of {worst:.2g} bits is more than {NEAR:g} times the best, {best:.2g}"
+    if 0 < held < len(found):
+        return "undecided", f"{told}: they disagree"
+    return ("holds" if held else "does not hold"), told
+
+
+def least_error(records: Sequence[RunRecord], config: RunConfig) -> float:
+    """Over runs of the same task, parameters, horizon and supervision, of whatever architecture and size."""
+    return min(record.error_bits for record in records if record.ok and _question(record.config) == _question(config))
+
+
+def _question(config: RunConfig) -> tuple[object, ...]:
+    usual = {} if config.task_source else task_parameters(config.task)  # external code need not be loaded
+    return config.task, config.task_source, {**usual, **config.task_params}, config.horizon, config.supervision
