@@ -1,305 +1,369 @@
 """The leaderboard: ranked rightly, mixed never, safe whatever a record says."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.board import fairness, render, table, time_to_accuracy
-from bench.config import compose
-from bench.glance import HELD, PARTLY, at_a_glance, conclusions, primitives
-from bench.rows import group, plain, same_settings
-from bench.run import run_one
+from bench.board.markdown import cost_table, overview_page, pages, ranking_table, task_page
+from bench.board.overview import HELD, PARTLY, make_board
+from bench.board.rows import group_seeds, make_rankings
+from bench.presets import PRESETS
+from bench.records import Memory, parse, read_all
+from bench.text import plain
+from tasks.base import TASKS
+from tests.fixtures import CONSTANT, UNIFORM, certain, change, fail, make_record, make_records
+
+ROOT = Path(__file__).resolve().parent.parent
+SEARCH = {"seeds": [8, 9], "steps": 50, "errors": {"0.01": [0.2], "0.02": [0.1, 0.1], "0.04": [None]}}
 
 
-@pytest.fixture(scope="module")
-def records():
-    configs = [
-        compose("smoke", arch, task, seed, "cpu", {})
-        for task in ("bijection", "hmm")
-        for arch in ("transformer", "mlp")
-        for seed in (0, 1)
-    ]
-    return [run_one(config)[0] for config in configs]
+def ranking(*records):
+    (found,) = make_rankings(records)
+    return found
 
 
-def of(records, task):
-    return [record for record in records if record.config["task"] == task]
+def ranks(*records):
+    return {row.name: row.place for row in ranking(*records).rows}
 
 
-def test_rows_are_ranked_by_error_with_references_in_place(records):
-    header, rows = table(of(records, "hmm"))
-    assert len({len(row) for row in rows} | {len(header)}) == 1
-    errors = [float(row[2].split()[0]) for row in rows]
+def cells(text):
+    """The header of the first Markdown table in a text, and its rows by the name of the architecture."""
+    first = re.search(r"^\|.*?(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL)[0]
+    header, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in first.splitlines()]
+    return header, {row[header.index("architecture")]: dict(zip(header, row, strict=True)) for row in rows}
+
+
+def page(*records):
+    board = make_board(records)
+    return overview_page(board, [found.task for found in board.rankings], published=False)
+
+
+def test_rows_are_ranked_by_error_with_references_in_place():
+    found = ranking(make_record(task="hmm", error=0.3), make_record("mlp", "hmm", error=0.1))
+    header, rows = cells(ranking_table(found))
+    errors = [float(row["MAE K=20"]) for row in rows.values()]
     assert errors == sorted(errors)
-    names = [row[1] for row in rows]
-    assert names[0] == "*exact*"
-    assert {"*uniform*", "*best constant*", "*window 1*", "*window 10*"} <= set(names)
-    assert {row[1]: row[0] for row in rows}["*exact*"] == ""
-    constant = dict(zip(header, rows[names.index("*best constant*")], strict=True))
-    assert constant["KL"] == constant["curve"] == ""  # it is the best constant by MAE, and by nothing else
-    assert float(constant["MAE K=20"]) > 0
+    assert next(iter(rows)) == "*exact*"
+    assert {"*uniform*", "*best constant*", "*window 1*", "*window 16*"} <= rows.keys()
+    assert (rows["mlp"]["#"], rows["transformer"]["#"], rows["*exact*"]["#"]) == ("1", "2", "")
+    constant = rows["*best constant*"]
+    assert constant["KL"] == ""  # it is the best constant by MAE, and by nothing else
+    assert float(constant["MAE K=20"]) == CONSTANT["entropy_mae"]
+    assert header == ["#", "architecture", "MAE K=20", "KL", "new to K=50", "seeds"]
 
 
-def test_a_row_that_knows_no_more_than_the_uniform_predictor_has_no_rank(records):
+def test_a_row_that_knows_no_more_than_the_uniform_predictor_has_no_rank():
     """Where H_Bayes follows from the position alone, a predictor that reads nothing can have every entropy right."""
-    first = of(records, "bijection")[0]
-    guess = first.references["20"]["uniform"]["all"]["kl"]
-    made = synthetic(first, "mlp", [0.0, 0.0], kl=1.01 * guess) + synthetic(first, "transformer", [0.1, 0.2], kl=0.1)
-    ranks = {row[1]: row[0] for row in table(made)[1]}
-    assert ranks["mlp"] == "-"
-    assert ranks["transformer"] == "1"
-    assert "held" not in {row[0]: row[1] for row in next(iter(primitives(made).values()))}["mlp"]
+    guessed = make_records("mlp", [0.0, 0.0], kl=1.01 * UNIFORM["kl"])
+    learned = make_records("transformer", [0.1, 0.2], kl=0.1)
+    assert ranks(*guessed, *learned) == {"mlp": "-", "transformer": "1"}
+    (overview,) = make_board([*guessed, *learned]).overviews
+    assert overview.verdicts["mlp"]["accumulation"].leaning == "no"
 
 
-def test_an_interval_comes_from_seeds_and_only_from_seeds(records):
-    _, rows = table(of(records, "bijection"))
-    mine = {row[1]: row for row in rows}
-    assert re.fullmatch(r"\d\.\d{4} \[\d\.\d{4}, \d\.\d{4}\]", mine["transformer"][2])
-    assert "[" not in mine["*uniform*"][2]
-    _, single = table(of(records, "bijection")[:1])
-    assert all("[" not in cell for row in single for cell in row)
+def test_an_interval_comes_from_seeds_and_only_from_seeds():
+    both = ranking(*make_records("transformer", [0.1, 0.12]), *make_records("mlp", [0.2]))
+    _, rows = cells(ranking_table(both))
+    assert re.fullmatch(r"0\.1100 \[0\.\d{4}, 0\.\d{4}\]", rows["transformer"]["MAE K=20"])
+    assert "[" not in rows["mlp"]["MAE K=20"] + rows["*uniform*"]["MAE K=20"]
+    assert [row.interval is None for row in both.rows] == [False, True]
 
 
-def test_an_unreadable_horizon_is_not_a_number(records):
-    header, rows = table(of(records, "hmm"))
-    mine = {row[1]: row for row in rows}
-    assert mine["mlp"][header.index("MAE K=50")] == "n/a"
-    assert mine["mlp"][header.index("K=50 new")] == "n/a"
-    assert mine["transformer"][header.index("K=50 new")] != "n/a"
-    header, _ = table(of(records, "bijection"))
-    assert "MAE K=50" not in header  # the task itself ends at 20
+def test_an_unreadable_horizon_is_not_a_number():
+    found = ranking(make_record(task="hmm", error=0.1), make_record("mlp", "hmm", error=0.3))
+    _, rows = cells(ranking_table(found))
+    assert rows["mlp"]["new to K=50"] == "n/a"
+    assert rows["transformer"]["new to K=50"] == "0.2000"
+    assert found.rows[1].scores.longer == {30: None, 50: None}
+    ends = ranking(make_record(task="bijection"))
+    assert ends.longer == ()  # the task itself ends at 20
+    assert not any("new" in name for name in cells(ranking_table(ends))[0])
 
 
-def test_presets_tracks_and_devices_are_never_mixed(records):
-    first = records[0]
-    others = [
-        replace(first, config={**first.config, **change})
-        for change in ({"preset": "paper"}, {"supervision": "sampled"}, {"device": "cuda"}, {"task": "hmm"})
-    ]
-    assert len(group([first, *others])) == 5
+def test_presets_tracks_and_devices_are_never_mixed():
+    first = make_record()
+    changes = ({"preset": "paper"}, {"supervision": "sampled"}, {"device": "cuda"}, {"task": "hmm"})
+    assert len(make_rankings([first, *(change(first, **each) for each in changes)])) == 5
 
 
-def test_a_setting_that_differs_gets_a_row_of_its_own_and_a_name(records):
-    a = next(r for r in of(records, "hmm") if r.config["arch"] == "transformer")
-    b = replace(a, config={**a.config, "lr": 0.5})
-    names = [row[1] for row in table([a, b])[1]]
-    assert "transformer" in names
-    assert "transformer lr=0.5" in names
-    assert "transformer lr=0.5" in [row[1] for row in table([b])[1]]  # alone, too: it is not the preset's
+def test_a_setting_that_differs_gets_a_row_of_its_own_and_a_name():
+    a, b = make_record(), make_record(lr=0.5)
+    assert {row.name for row in ranking(a, b).rows} == {"transformer", "transformer lr=0.5"}
+    assert ranking(b).rows[0].settings == ("lr=0.5",)  # alone, too: it is not the preset's
+    assert cells(ranking_table(ranking(b)))[1]["transformer"]["settings"] == "lr=0.5"
 
 
-def synthetic(record, arch, errors, kl=0.0, **config):
-    """Records of one architecture, its error given seed by seed."""
-
-    def one(seed, error):
-        at = {"all": {**record.metrics["20"]["all"], "entropy_mae": error, "kl": kl}}
-        metrics = {**record.metrics, "20": at}
-        return replace(record, config={**record.config, "arch": arch, "seed": seed, **config}, metrics=metrics)
-
-    return [one(seed, error) for seed, error in enumerate(errors)]
-
-
-def test_rows_whose_intervals_overlap_share_a_rank(records):
-    first = of(records, "bijection")[0]
-    made = synthetic(first, "transformer", [0.10, 0.12, 0.14]) + synthetic(first, "mlp", [0.11, 0.13, 0.15])
-    made += synthetic(first, "mlp-pointwise", [0.50, 0.51, 0.52])
-    header, rows = table(made)
-    ranks = {row[1]: row[0] for row in rows}
-    assert [ranks[arch] for arch in ("transformer", "mlp", "mlp-pointwise")] == ["1", "1", "3"]
-    p = {row[1]: row[header.index("p")] for row in rows}
-    assert p["transformer"] == ""
-    assert p["mlp"] == p["mlp-pointwise"] == "0.25"  # three seeds can say no more than that
+def test_rows_whose_intervals_overlap_share_a_rank():
+    rows = ranking(
+        *make_records("transformer", [0.10, 0.12, 0.14]),
+        *make_records("mlp", [0.11, 0.13, 0.15]),
+        *make_records("mlp-pointwise", [0.50, 0.51, 0.52]),
+    ).rows
+    assert [(row.arch, row.rank) for row in rows] == [("transformer", 1), ("mlp", 1), ("mlp-pointwise", 3)]
+    assert [row.p for row in rows] == [None, 0.5, 0.5]  # three seeds can say no more than that
 
 
-def test_a_second_table_says_what_each_row_was_given(records):
-    first = of(records, "hmm")[0]
-    search = {"seed": 1_000_000, "steps": 50, "errors": {"0.01": 0.2, "0.02": 0.1, "0.04": None}}
-    header, rows = fairness(synthetic(first, "transformer", [0.1]) + synthetic(first, "mlp", [0.2], tuning=search))
-    given = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
-    assert given["transformer"]["tuning"] == "*untuned*"
-    assert given["mlp"]["tuning"] == "3 rates x 50 steps"
-    assert given["mlp"]["tokens"] == f"{12 * 16 * 30:,}"
-    assert given["mlp"]["state"] == f"{first.state_bytes:,}"
-    assert given["mlp"]["of budget"] == f"{first.parameters / first.budget:.1%}"
+def test_p_compares_ranked_rows_only():
+    """Between two ranked rows lie one with other settings and one that guesses: p skips both, and they have none."""
+    found = ranking(
+        *make_records("transformer", [0.1, 0.2, 0.3]),
+        *make_records("lstm", [0.3, 0.2, 0.1], steps=999),
+        *make_records("mlp", [0.2, 0.2, 0.2], kl=2 * UNIFORM["kl"]),
+        *make_records("gru", [0.2, 0.3, 0.4]),
+    )
+    assert {row.name: (row.place, row.p) for row in found.rows} == {
+        "transformer": ("1", None),
+        "lstm steps=999": ("†", None),
+        "mlp": ("-", None),
+        "gru": ("1", 0.25),  # against the transformer, which is better on every seed
+    }
+    assert [row["p"] for row in cells(ranking_table(found))[1].values() if row["p"]] == ["0.25"]
 
 
-def test_tuned_and_untuned_runs_of_one_architecture_are_told_apart(records):
-    first = of(records, "hmm")[0]
-    search = {"seed": 1_000_000, "steps": 50, "errors": {"0.02": 0.1}}
-    both = synthetic(first, "mlp", [0.1]) + synthetic(first, "mlp", [0.2], tuning=search)
-    assert {row[1] for row in table(both)[1]} >= {"mlp", "mlp tuned"}
+def test_a_second_table_says_what_each_row_cost():
+    first = make_record(error=0.1)
+    found = ranking(first, make_record("mlp", error=0.2, tuning=SEARCH))
+    _, rows = cells(cost_table(found))
+    assert rows["transformer"]["lr"] == "0.02"
+    assert rows["mlp"]["lr"] == "0.02 of 3"  # rates that were tried
+    assert rows["transformer"]["parameters"] == f"{first.parameters:,}"
+    assert rows["transformer"]["state"] == f"{first.state_bytes:,}"
+    assert rows["transformer"]["steps x batch"] == "12 x 16"
+    assert rows["transformer"]["FLOPs"] == "6.00e+12"
+    assert rows["transformer"]["seconds"] == f"{first.seconds.total:.0f}"
+    assert rows["transformer"]["peak MiB"] == "512"
+    assert f"Parameter budget {first.budget:,}" in task_page("bijection", [found], "README.md")
 
 
-def test_other_task_parameters_are_another_table(records):
-    first = of(records, "bijection")[0]
-    other = replace(first, config={**first.config, "task_params": {"size": 30}})
-    longer = replace(first, config={**first.config, "horizon": 10})
-    names = [name.task for name in group([first, other, longer])]
+def test_tuned_and_untuned_runs_of_one_architecture_are_told_apart():
+    both = ranking(make_record("mlp", error=0.1), make_record("mlp", error=0.2, tuning=SEARCH))
+    assert [row.name for row in both.rows] == ["mlp", "mlp tuned"]
+
+
+def test_fresh_seeds_alone_are_ranked_once_two_rows_have_them():
+    old = [make_record(arch, seed=1, error=error) for arch, error in (("mlp", 0.1), ("gru", 0.3))]
+    one = ranking(*old, make_record("mlp", seed=10, error=0.9))
+    assert [(row.name, row.rank) for row in one.rows] == [("mlp recipe seeds", 1), ("gru recipe seeds", 2), ("mlp", 3)]
+    two = ranking(*old, *(make_record(arch, seed=10, error=error) for arch, error in (("mlp", 0.3), ("lstm", 0.9))))
+    ranks = {row.name: row.rank for row in two.rows}
+    assert ranks == {"mlp recipe seeds": None, "gru recipe seeds": None, "mlp": 1, "lstm": 2}
+
+
+def test_other_task_parameters_are_another_table():
+    made = [make_record(), make_record(size=30), make_record(horizon=10)]
+    names = [found.group.task for found in make_rankings(made)]
     assert names == ["bijection", "bijection horizon=10", "bijection size=30"]
+    assert [overview.tasks for overview in make_board(made).overviews] == [("bijection",)]  # the preset's own
 
 
 def test_a_task_parameter_that_a_record_leaves_out_is_the_tasks_own_not_the_presets():
-    with_bos = run_one(compose("smoke", "mlp", "bernoulli", 0, "cpu", {"steps": 2}))[0]
-    assert with_bos.config["task_params"] == {"bos": True}
-    without = replace(with_bos, config={**with_bos.config, "task_params": {}})
-    assert [name.task for name in group([with_bos, without])] == ["bernoulli", "bernoulli bos=False"]
+    with_bos = make_record("mlp", "bernoulli")
+    assert with_bos.config.task_params == {"bos": True}
+    without = change(with_bos, task_params={})
+    assert [found.group.task for found in make_rankings([with_bos, without])] == ["bernoulli", "bernoulli bos=False"]
 
 
-def test_a_memory_is_read_off_the_windows_of_all_seeds(records):
-    a, b = (r for r in of(records, "hmm") if r.config["arch"] == "transformer")
-
+def test_a_memory_is_read_off_the_windows_of_all_seeds():
     def with_windows(record, factor):
         at = record.references["20"]
         windows = {
-            name: {**row, "all": {**row["all"], "kl": row["all"]["kl"] * factor}}
-            for name, row in at.items()
+            name: {**known, "all": {**known["all"], "kl": known["all"]["kl"] * factor}}
+            for name, known in at.items()
             if name.startswith("window")
         }
         return replace(record, references={**record.references, "20": {**at, **windows}})
 
-    def memory(*rows):
-        header, lines = table(list(rows))
-        return next(line[header.index("memory")] for line in lines if line[1] == "transformer")
+    def memory(*records):
+        return ranking(*records).rows[0].memory
 
+    a, b = make_records("transformer", [0.4, 0.4], "hmm")
     low, high = with_windows(a, 1.0), with_windows(b, 1e6)  # the second alone says: far beyond any error seen
     assert memory(low, high) == memory(high, low) != memory(low)
 
 
-def test_seeds_that_were_tuned_on_two_machines_are_one_row(records):
-    first = of(records, "hmm")[0]
+def test_seeds_that_were_tuned_on_two_machines_are_one_row():
     rows = [
-        synthetic(first, "mlp", [0.1], tuning={"seed": 1, "steps": 50, "errors": {"0.02": error}})[0]
-        for error in (0.11, 0.12)
+        make_record("mlp", seed=seed, tuning={**SEARCH, "errors": {"0.02": [error]}})
+        for seed, error in ((0, 0.11), (1, 0.12))
     ]
-    rows[1] = replace(rows[1], config={**rows[1].config, "seed": 1})
-    header, lines = table(rows)
-    assert [line[header.index("seeds")] for line in lines if line[1] == "mlp"] == ["2"]
-    again = replace(rows[0], id="elsewhere", metrics=synthetic(first, "mlp", [0.3])[0].metrics)
-    header, lines = table([*rows, again])  # the same seed once more is no third
-    assert [line[header.index("seeds")] for line in lines if line[1] == "mlp"] == ["2", "1"]
+    assert [len(row.records) for row in ranking(*rows).rows] == [2]
+    again = replace(make_record("mlp", error=0.3, tuning={**SEARCH, "errors": {"0.02": [0.13]}}))
+    assert [len(row.records) for row in ranking(*rows, again).rows] == [2, 1]  # the same seed once more is no third
 
 
-def test_the_presets_tasks_come_first_from_the_smallest_preset_on(records):
-    first = records[0]
-    made = [
-        replace(first, config={**first.config, "task": task, "preset": preset})
-        for task, preset in (("recall", "quick"), ("bernoulli", "quick"), ("hmm", "paper"), ("hmm", "small"))
-    ]
-    assert [(name.task.split()[0], name.preset) for name in group(made)] == [
-        ("hmm", "small"),
-        ("hmm", "paper"),
-        ("bernoulli", "quick"),
-        ("recall", "quick"),
-    ]
+def test_the_presets_tasks_come_first_from_the_smallest_preset_on():
+    wanted = [("hmm", "small"), ("hmm", "paper"), ("bernoulli", "quick"), ("recall", "quick")]
+    made = [make_record(task=task, preset=preset) for task, preset in reversed(wanted)]
+    assert [(found.task, found.group.preset) for found in make_rankings(made)] == wanted
 
 
-def test_at_a_glance_shows_the_presets_own_rows_and_what_is_missing(records):
-    def constant(task, name="best constant"):
-        return of(records, task)[0].references["20"][name]["all"]["entropy_mae"]
-
-    usual = {"steps": compose("smoke", "mlp", "hmm", 0, "cpu", {}).steps}
-    hmm, bijection = of(records, "hmm")[0], of(records, "bijection")[0]
-    made = synthetic(bijection, "transformer", [0.2, 0.4], **usual) + synthetic(bijection, "mlp", [0.1], **usual)
+def test_the_overview_shows_the_presets_own_rows_and_what_is_missing():
+    made = make_records("transformer", [0.2, 0.4]) + make_records("mlp", [0.1])
     for other in ({"steps": 999}, {"activation": "swiglu"}, {"positions": "none"}):  # not the preset's: not this row
-        made += synthetic(bijection, "transformer", [0.05], **{**usual, **other})
-    made += synthetic(hmm, "transformer", [0.5], steps=999)
-    assert list(at_a_glance(made).items()) == [
-        (
-            "preset smoke, posterior supervision, cpu",
-            (
-                ["architecture", "bijection", "hmm"],
-                [
-                    ["transformer", "0.3000 (2)", "0.5000† (1; 999 x 16)"],  # run on most tasks, so first
-                    ["mlp", "**0.1000** (1)", "missing"],
-                    ["*best constant*", *(f"{constant(t):.4f}" for t in ("bijection", "hmm"))],
-                    ["*uniform*", *(f"{constant(t, 'uniform'):.4f}" for t in ("bijection", "hmm"))],
-                ],
-            ),
-        )
+        made += make_records("transformer", [0.05], **other)
+    made += make_records("transformer", [0.5], "hmm", steps=999)
+    text = page(*made)
+    assert "Headline track: preset smoke, posterior supervision, cpu." in text
+    header, rows = cells(text)
+    assert header == ["architecture", "bijection", "hmm"]
+    assert [list(row.values()) for row in rows.values()] == [
+        ["transformer", "0.3000", "0.5000†"],  # run on most tasks, so first
+        ["mlp", "**0.1000**~", ""],  # best, of one seed
+        ["*best constant*", *[f"{CONSTANT['entropy_mae']:.4f}"] * 2],
+        ["*uniform*", *[f"{UNIFORM['entropy_mae']:.4f}"] * 2],
     ]
-    assert at_a_glance(of(made, "hmm")) == {}  # one task has a table already
 
 
-def test_a_primitive_is_as_strong_as_its_weakest_task_and_held_if_all_were_measured(records):
-    first = of(records, "hmm")[0]
-    constant = first.references["20"]["best constant"]["all"]["entropy_mae"]
-    usual = {"positions": "alibi", "activation": "relu2", "ffn": 64}  # what the preset has for hmm-sticky
-    cases = {"transformer": (0.9 * HELD, "**held**"), "mlp": (0.9 * PARTLY, "partly"), "mlp-pointwise": (1.0, "no")}
-    made, sticky = [], []
-    for arch, (share, _) in cases.items():
-        made += synthetic(first, arch, [share * constant] * 2)
-        sticky += synthetic(first, arch, [0.01 * constant] * 2, task="hmm-sticky", **usual)
-    ((track, rows),) = primitives([*made, *sticky]).items()
-    assert {row[0]: row[2].split(" (")[0] for row in rows} == {arch: word for arch, (_, word) in cases.items()}
-    assert {row[0]: row[2] for row in rows}["transformer"] == "**held** (hmm 4.5%, hmm-sticky 1.0%)"
-    assert all(row[1] == row[3] == "not measured" for row in rows)
-    assert conclusions([*made, *sticky]) == {
-        track: [
-            "- **transport** (a belief moves on with a hidden state: hmm, hmm-sticky): held by transformer; "
-            "partly by mlp; not by mlp-pointwise."
-        ]
-    }
-    text = render([*made, *sticky])
-    assert (
-        text.index(f"## What holds: {track}") < text.index(f"## Primitives: {track}") < text.index(f"## hmm: {track}")
-    )
-    ((_, rows),) = primitives(made).items()  # half of a primitive: a failure on it is one, a success is not
-    assert {row[0]: row[2] for row in rows}["transformer"] == "not measured (hmm 4.5%, hmm-sticky missing)"
-    assert {row[0]: row[2] for row in rows}["mlp-pointwise"].startswith("no (")
-    assert conclusions(made) == {}
-
-
-def test_a_verdict_on_which_seeds_disagree_or_of_one_seed_is_marked(records):
-    first = of(records, "hmm")[0]
-    constant = first.references["20"]["best constant"]["all"]["entropy_mae"]
-    usual = {"positions": "alibi", "activation": "relu2", "ffn": 64}
+def test_a_cell_is_marked_where_its_seeds_disagree_or_are_one():
+    """On whether the task is held, partly held or not: small differences within one word are no disagreement."""
     cases = {
-        "transformer": ([0.8, 0.9], "**held**"),  # of the limit
-        "mlp": ([0.1, 1.5], "**held**~"),
-        "lstm": ([0.5], "**held**~"),
-        "gru": ([0.9, 1.8], "partly~"),
+        "transformer": ([0.8 * HELD, 0.9 * HELD], True),
+        "lstm": ([0.9 * HELD, 1.1 * HELD], False),
+        "gru": ([0.9 * PARTLY, 1.1 * PARTLY], False),
+        "mamba2": ([0.1 * HELD], False),
+        "mlp": ([0.9, 1.1], True),
     }
-    made = []
-    for arch, (shares, _) in cases.items():
-        made += synthetic(first, arch, [HELD * share * constant for share in shares])
-        made += synthetic(first, arch, [0.01 * constant] * 2, task="hmm-sticky", **usual)
-    ((_, rows),) = primitives(made).items()
-    assert {row[0]: row[2].split(" (")[0] for row in rows} == {arch: word for arch, (_, word) in cases.items()}
-    ((_, (line,)),) = conclusions(made).items()
-    assert "held by lstm~, mlp~, transformer; partly by gru~." in line
+    made = [record for arch, (errors, _) in cases.items() for record in make_records(arch, errors)]
+    (overview,) = make_board(made).overviews
+    assert {arch: overview.cells[arch, "bijection"].seeds_agree for arch in cases} == {
+        arch: agree for arch, (_, agree) in cases.items()
+    }
+    for arch, (errors, _) in cases.items():
+        cell = overview.cells[arch, "bijection"]
+        assert cell.shares == pytest.approx(errors)  # the best constant has an error of one
+        assert cell.share == pytest.approx(sum(errors) / len(errors))
+    blind = make_records("hybrid", [0.01, 0.01], kl=0.9 * UNIFORM["kl"])  # right entropies, wrong distributions
+    (overview,) = make_board(blind).overviews
+    assert overview.cells["hybrid", "bijection"].shares == pytest.approx((0.9, 0.9))
 
 
-def test_rows_with_settings_of_their_own_have_no_rank_beside_the_presets(records):
-    first = of(records, "bijection")[0]
+def test_the_fullest_track_is_the_headline_and_of_equals_the_larger_preset():
+    quick = [make_record(task=task, preset="quick") for task in ("bijection", "hmm")]
+    paper = make_record(preset="paper")
+    assert make_board([paper, *quick]).headline.track.preset == "quick"
+    assert make_board([paper, quick[0]]).headline.track.preset == "paper"
+    assert make_board([]).headline is None
 
-    def rank(*rows):
-        return {line[1]: line[0] for line in table([r for row in rows for r in row])[1] if not line[1].startswith("*")}
 
-    usual, longer = synthetic(first, "mlp", [0.3]), synthetic(first, "transformer", [0.1], steps=999)
-    assert rank(usual, longer) == {"mlp": "1", "transformer steps=999": "†"}
-    assert rank(longer, synthetic(first, "mlp", [0.3], steps=999)) == {
+def settle(arch, error, task):
+    """Five seeds and a run of five times the steps, all with one error."""
+    steps = PRESETS["smoke"].values_for(task)["steps"]
+    return [*make_records(arch, [error] * 5, task), make_record(arch, task, 0, error, steps=5 * steps)]
+
+
+def test_a_primitive_is_as_strong_as_its_weakest_task_and_held_if_all_were_measured():
+    cases = {"transformer": (0.9 * HELD, "held"), "mlp": (0.9 * PARTLY, "partly"), "mlp-pointwise": (1.0, "no")}
+    made, sticky = [], []
+    for arch, (error, _) in cases.items():
+        kl = error * UNIFORM["kl"]
+        made += [with_kl(record, kl) for record in settle(arch, error, "hmm")]
+        sticky += settle(arch, 0.01, "hmm-sticky")
+    (overview,) = make_board([*made, *sticky]).overviews
+    assert {arch: verdicts["transport"].word for arch, verdicts in overview.verdicts.items()} == {
+        arch: word for arch, (_, word) in cases.items()
+    }
+    assert overview.verdicts["transformer"]["transport"].shares == pytest.approx({"hmm": 0.045, "hmm-sticky": 0.01})
+    others = {v[name].word for v in overview.verdicts.values() for name in ("accumulation", "binding")}
+    assert others == {"not measured"}
+    text = page(*made, *sticky)
+    assert (
+        "- **transport** (a belief moves with a hidden state; hmm, hmm-sticky). "
+        "Below 5%: transformer on hmm (4.5%: 0.0450 [0.0450, 0.0450], 5 seeds); "
+        "below 50%: mlp on hmm (45.0%: 0.4500 [0.4500, 0.4500], 5 seeds); "
+        "above: mlp-pointwise on hmm (100.0%: 1.0000 [1.0000, 1.0000], 5 seeds). "
+        "Settled: held by transformer; partly by mlp; not by mlp-pointwise.\n"
+    ) in text
+    assert "| **held** (hmm 4.5%, hmm-sticky 1.0%) " in text
+    gap = [record for record in sticky if record.config.arch == "mlp"]  # the others miss a task that the track has
+    half = make_board([*made, *gap]).overviews[0].verdicts  # a failure on half of a primitive is one, a success is not
+    assert half["transformer"]["transport"].word == "open"
+    assert half["mlp-pointwise"]["transport"].word == "no"
+
+
+def with_kl(record, kl):
+    """The same run with another KL."""
+    return replace(
+        record,
+        metrics={k: each and {part: {**m, "kl": kl} for part, m in each.items()} for k, each in record.metrics.items()},
+    )
+
+
+def test_a_word_needs_five_seeds_both_metrics_and_a_longer_run():
+    def said(*records):
+        (overview,) = make_board([*records, *settle("mlp", 0.01, "hmm")]).overviews
+        verdict = overview.verdicts["transformer"]["transport"]
+        return verdict.word, verdict.leaning
+
+    *seeds, longer = settle("transformer", 0.01, "hmm")
+    assert said(*seeds, longer) == ("held", "held")
+    assert said(*seeds) == ("open", "held")  # more steps might change it
+    assert said(*seeds[:4], longer) == ("open", "held")
+    assert said(*seeds, make_record("transformer", "hmm", 0, 0.4, steps=longer.config.steps)) == ("open", "held")
+    shorter = make_record("transformer", "hmm", 0, 0.01, steps=longer.config.steps - 1)
+    assert said(*seeds, shorter) == ("open", "held")
+    assert said(*seeds[:4], make_record("transformer", "hmm", 4, 0.1), longer) == ("open", "held")  # a seed disagrees
+    wrong = [with_kl(record, 0.2 * UNIFORM["kl"]) for record in (*seeds, longer)]  # right entropies alone
+    assert said(*wrong) == ("open", "partly")
+
+
+def test_a_primitive_that_was_run_in_part_is_said_to_be():
+    hmm = make_records("transformer", [0.01] * 2, "hmm")
+    line = (
+        "- **transport** (a belief moves with a hidden state; hmm; not run with the preset's settings: "
+        "hmm-sticky). Below 5%: transformer on hmm (1.0%: 0.0100 [0.0100, 0.0100], 2 seeds).\n"
+    )
+    assert line in page(*hmm, *make_records("transformer", [0.01] * 2))
+    assert "**transport**" not in page(*hmm)  # one task says nothing of a primitive
+
+
+def test_a_sentence_counts_architectures_and_names_the_row_nearest_to_the_limit():
+    errors = {"transformer": 0.01, "gru": 0.02, "lstm": 0.03, "mamba2": 0.02, "hybrid": 0.01, "gated-deltanet": 0.04,
+              "mlp": 0.9, "mlp-pointwise": 0.7}  # fmt: skip
+    made = [record for arch, error in errors.items() for record in make_records(arch, [error] * 2, "hmm")]
+    text = page(*made, make_record("gru", error=0.001), make_record("mlp", error=0.1), make_record("lstm", error=0.2))
+    assert (
+        "Below 5%: 6 of 8 architectures, up to gated-deltanet on hmm (4.0%: 0.0400 [0.0400, 0.0400], 2 seeds); "
+        "above: mlp, mlp-pointwise, from mlp-pointwise on hmm (70.0%: 0.7000 [0.7000, 0.7000], 2 seeds).\n"
+    ) in text
+    assert "- **Least error** most often: gru, on 1 of 2 tasks (bijection); on bijection 0.0010, 1 seed.\n" in text
+    assert len(re.findall(r"^- \*\*", text, re.MULTILINE)) <= 5
+
+
+def test_precisions_are_never_ranked_together():
+    full = [make_record(arch, error=0.2, device="cuda") for arch in ("mlp", "transformer")]
+    low = [make_record("lstm", error=0.1, device="cuda", precision="bf16")]
+    (ranking,) = make_rankings([*full, *low])
+    assert [(row.arch, row.settings, row.rank is None) for row in ranking.rows] == [
+        ("lstm", ("precision=bf16",), True), ("mlp", (), False), ("transformer", (), False),
+    ]  # fmt: skip
+
+
+def test_rows_with_settings_of_their_own_have_no_rank_beside_the_presets():
+    usual, longer = make_record("mlp", error=0.3), make_record(error=0.1, steps=999)
+    assert ranks(usual, longer) == {"mlp": "1", "transformer steps=999": "†"}
+    assert ranks(longer, make_record("mlp", error=0.3, steps=999)) == {
         "transformer steps=999": "1",
         "mlp steps=999": "2",
     }
-    shorter = synthetic(first, "mlp", [0.3], steps=9)
-    assert rank(longer, shorter) == {"transformer steps=999": "†", "mlp steps=9": "†"}
-    assert rank(longer, shorter, synthetic(first, "lstm", [0.9], steps=9)) == {  # what most rows share
+    shorter = make_record("mlp", error=0.3, steps=9)
+    assert ranks(longer, shorter) == {"transformer steps=999": "†", "mlp steps=9": "†"}
+    assert ranks(longer, shorter, make_record("lstm", error=0.9, steps=9)) == {  # what most rows share
         "transformer steps=999": "†",
         "mlp steps=9": "1",
         "lstm steps=9": "2",
     }
 
 
-def test_the_rules_state_the_thresholds_of_the_code():
-    rules = " ".join((Path(__file__).parent.parent / "leaderboard/RULES.md").read_text().split())
-    assert f"below {HELD * 100:g} % of the best constant's, and partly below {PARTLY * 100:g} %" in rules
-
-
-def test_a_failed_run_is_shown_as_failed(records):
-    broken = replace(records[0], status="failed", error="the loss is nan by step 7", metrics={}, references={})
-    assert "the loss is nan by step 7" in render([*records, broken])
+def test_a_failed_run_is_shown_as_failed():
+    (found,) = make_rankings([make_record(), fail(make_record("mlp"))])
+    assert [row.arch for row in found.rows] == ["transformer"]
+    text = task_page("bijection", [found], "README.md")
+    assert "**failed**: mlp, seed 0: the loss is nan by step 7" in text
+    alone = make_board([fail(make_record())])
+    assert "the loss is nan by step 7" in pages(alone, "README.md", published=False)["bijection.md"]
 
 
 def test_text_from_a_record_stays_text():
@@ -308,63 +372,86 @@ def test_text_from_a_record_stays_text():
     assert "\n" not in safe
     for mark in "<>|*[]`#":
         assert safe.count(mark) == safe.count("\\" + mark)
+    text = task_page("bijection", make_rankings([make_record(), fail(make_record("mlp"), hostile)]), "README.md")
+    assert safe in text
+    assert hostile not in text
 
 
-def test_what_was_not_measured_says_so(records):
-    text = render(records)
-    assert "GPU time, memory and energy: not measured." in text
-    gone = [replace(r, memory_bytes={**r.memory_bytes, "resident": None}) for r in records]
-    header, rows = table(of(gone, "hmm"))
-    peaks = {row[1]: row[header.index("peak memory")] for row in rows}
-    assert peaks["transformer"] == peaks["mlp"] == "not measured"
-    assert peaks["*uniform*"] == ""
+def test_what_was_not_measured_says_so():
+    found = ranking(make_record(), replace(make_record("mlp"), memory_bytes=Memory(), state_bytes=None))
+    assert "GPU time, memory and energy: not measured." in task_page("bijection", [found], "README.md")
+    _, rows = cells(cost_table(found))
+    assert (rows["mlp"]["peak MiB"], rows["mlp"]["state"]) == ("not measured", "not measured")
+    assert rows["transformer"]["peak MiB"] == "512"
 
 
-def test_energy_and_utilisation_of_a_gpu_are_shown_if_every_run_measured_them(records):
-    def on_gpu(record, joules, share):
-        platform = {**record.platform, "gpu": {"flops_utilisation": share}}
-        config = {**record.config, "device": "cuda"}
-        return replace(record, config=config, platform=platform, energy_joules=joules)
+def test_energy_and_utilisation_of_a_gpu_are_shown_if_every_run_measured_them():
+    def text(*measured):
+        records = [
+            replace(record, platform={**record.platform, "gpu": {"flops_utilisation": share}}, energy_joules=joules)
+            for record, (joules, share) in zip(make_records("mlp", [0.1, 0.1], device="cuda"), measured, strict=True)
+        ]
+        return task_page("bijection", [ranking(*records)], "README.md")
 
-    a, b = of(records, "hmm")[:2]
-    text = render([on_gpu(a, 1000.0, 0.25), on_gpu(b, 3000.0, 0.35)])
-    assert "Energy: 2,000 J a run. Training arithmetic: 30.0% of the peak." in text
-    text = render([on_gpu(a, 1000.0, None), on_gpu(b, None, 0.35)])
-    assert "Energy: not measured. Training arithmetic: not measured." in text
+    assert "Energy: 2,000 J a run. Training arithmetic: 30.0% of the peak." in text((1000.0, 0.25), (3000.0, 0.35))
+    assert "Energy: not measured. Training arithmetic: not measured." in text((1000.0, None), (None, 0.35))
 
 
 def test_no_records_is_a_sentence():
-    assert "No records yet" in render([])
-
-
-def test_time_to_accuracy_is_the_first_look_below_a_goal(records):
-    record = records[0]
-    curve = [
-        {"step": 30, "seconds": 5.0, "entropy_mae": 0.2},
-        {"step": 60, "seconds": 9.0, "entropy_mae": 0.09},
-        {"step": 90, "seconds": 13.0, "entropy_mae": 0.04},
-        {"step": 120, "seconds": 17.0, "entropy_mae": 0.11},
-    ]
-    mine = replace(record, loss_curve=curve, train_flops=6e12, config={**record.config, "steps": 120})
-    header, [row] = time_to_accuracy([mine])
-    assert header == ["architecture", "0.1 bits", "0.03 bits", "0.01 bits", "0.003 bits"]
-    assert row[1:] == ["9 s, 60 steps, 3.0e+12 FLOPs", "not reached", "not reached", "not reached"]
-    other = replace(mine, id="other", config={**mine.config, "seed": 1}, loss_curve=curve[:1])
-    assert time_to_accuracy([mine, other])[1][0][1] == "1 of 2 seeds"
+    assert "No records yet" in page()
 
 
 def test_who_remembers_more_than_sixteen_observations_is_said():
-    record = run_one(compose("smoke", "transformer", "hmm-sticky", 0, "cpu", {"steps": 2, "horizon": 40}))[0]
-    assert "Memory beyond 16 observations: no row has it." in render([record])
-    window = record.references["40"]["window 16"]["all"]["kl"]
-    better = {**record.metrics, "40": {"all": {**record.metrics["40"]["all"], "kl": 0.9 * window}}}
-    assert "Memory beyond 16 observations: transformer steps=2." in render([replace(record, metrics=better)])
-    better["40"]["all"]["kl"] = 0.99 * window  # as good as that window, not better
-    assert "Memory beyond 16 observations: no row has it." in render([replace(record, metrics=better)])
+    window = 0.1 / 16  # the KL of that window, in the records of the tests
+    for share, beyond in ((1.5, "no row has it"), (0.99, "no row has it"), (0.9, "transformer")):  # better, not as good
+        found = ranking(make_record(task="hmm-sticky", kl=share * window))
+        assert f"Memory beyond 16 observations: {beyond}." in task_page("hmm-sticky", [found], "README.md")
 
 
-def test_the_order_in_which_settings_were_given_makes_no_other_row(records):
-    a, b = (r for r in of(records, "hmm") if r.config["arch"] == "transformer")
-    a = replace(a, config={**a.config, "task_params": {"states": 5, "symbols": 5}})
-    b = replace(b, config={**b.config, "task_params": {"symbols": 5, "states": 5}})
-    assert len(same_settings([a, b])) == 1
+def test_the_order_in_which_settings_were_given_makes_no_other_row():
+    a, b = make_records("transformer", [0.1, 0.1], "hmm")
+    a, b = change(a, task_params={"states": 5, "symbols": 5}), change(b, task_params={"symbols": 5, "states": 5})
+    assert len(group_seeds([a, b])) == 1
+
+
+def test_every_task_has_a_page_that_the_overview_links_to():
+    made = make_board([make_record(task="hmm"), make_record(task="recall")])
+    found = pages(made, "board.md", published=False)
+    assert set(found) == {"board.md", "hmm.md", "recall.md"}
+    assert "[hmm](hmm.md), [recall](recall.md)" in found["board.md"]
+    assert "[All tasks](board.md)" in found["hmm.md"]
+    assert "results.csv" not in found["board.md"]  # only the published leaderboard has one
+    assert "results.csv" in pages(made, "board.md", published=True)["board.md"]
+
+
+def test_the_published_leaderboard_is_one_page_and_its_task_tables_have_eight_columns():
+    board = make_board(read_all(ROOT / "leaderboard/runs")[0])
+    found = pages(board, "README.md", published=True)
+    assert len(found["README.md"].encode()) < 20_000
+    assert set(found) == {"README.md", *(f"{each.group.task.split()[0]}.md" for each in board.rankings)}
+    for each in board.rankings:
+        if each.rows:
+            assert len(cells(ranking_table(each))[0]) <= 8, each.group
+            assert len(cells(cost_table(each))[0]) <= 8, each.group
+
+
+def test_the_records_of_the_tests_are_records():
+    """What they test would otherwise be nothing that a run writes."""
+    made = [make_record(arch, task) for arch in ("mlp", "transformer") for task in TASKS.names()]
+    for record in (*made, fail(made[0]), change(made[0], seed=3), make_record(tuning=SEARCH)):
+        assert parse(json.dumps(record.to_json())) == record
+
+
+def test_where_the_answer_is_certain_the_kl_ranks_and_is_shown():
+    sure = certain(make_record("mlp", "recall", error=0.001, kl=0.9))  # sure, and wrong
+    right = certain(make_record("transformer", "recall", error=0.01, kl=0.02))
+    found = ranking(sure, right)
+    assert found.by_kl
+    assert [row.arch for row in found.rows] == ["transformer", "mlp"]
+    (overview,) = make_board([sure, right]).overviews
+    assert overview.cells["transformer", "recall"].share == pytest.approx(0.02 / UNIFORM["kl"])
+    assert overview.floors["recall"] == {"best constant": None, "uniform": UNIFORM["kl"]}
+    table = ranking_table(found)
+    assert re.match(r"\| *# \| architecture +\| +KL K=", table)
+    assert "best constant" not in table
+    assert re.search(r"transformer +\| +0.02\d* \| +0.01", table)

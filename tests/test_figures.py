@@ -1,54 +1,104 @@
-"""The figures of the README: drawn from records alone, the same bytes each time."""
+"""The figures of the leaderboard: drawn from the board alone, the same bytes each time, for both themes."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
-from bench.figures import HUES, draw
+from bench.board.figures import draw
+from bench.board.overview import make_board
+from bench.board.palette import HUES, INKS, order_archs
 from bench.records import read_all
+from models.base import ARCHS
+from tests.fixtures import fail, make_record, make_records
 
 ROOT = Path(__file__).resolve().parent.parent
+TASKS = ("bijection", "hmm")
+THEMES = [("light", ""), ("dark", "-dark")]
 
 
-def test_the_same_records_give_the_same_figures():
-    records = read_all(ROOT / "leaderboard/runs")[0]
-    first = draw(records)
-    assert set(first) == {"overview", "entropy"}
-    assert draw(records[::-1]) == first
-    worse = [replace(r, metrics=_scaled(r.metrics)) for r in records]
-    assert draw(worse)["overview"] != first["overview"]
+def figures(*records):
+    return draw(make_board(records))
+
+
+def suite(**settings):
+    return [make_record(arch, task, error=0.1, **settings) for arch in ("transformer", "mlp", "lstm") for task in TASKS]
+
+
+def words(image):
+    """The texts of a figure; matplotlib names each in a comment."""
+    return re.findall(r"<!-- (.*?) -->", image)
+
+
+def outlines(image):
+    return image.count("fill: none; stroke-dasharray")
+
+
+def test_the_same_records_give_the_same_figures_in_both_themes():
+    first = figures(*suite())
+    assert set(first) == {f"{name}{suffix}.svg" for name in ("heatmap", "entropy") for _, suffix in THEMES}
+    assert figures(*suite()[::-1]) == first
+    other = figures(*suite()[1:], make_record(error=0.2))
+    assert other["heatmap.svg"] != first["heatmap.svg"]
+    for theme, suffix in THEMES:
+        for name in ("heatmap", "entropy"):
+            assert INKS[theme]["back"] in first[f"{name}{suffix}.svg"]
+
+
+def test_the_published_figures_are_of_the_published_records():
+    for name, image in draw(make_board(read_all(ROOT / "leaderboard/runs")[0])).items():
+        assert (ROOT / "leaderboard" / name).read_text() == image, name
 
 
 def test_the_fullest_track_is_shown_whatever_else_there_is():
-    """The published records of one preset, as if of one seed: another preset with a single run changes nothing."""
-    found = read_all(ROOT / "leaderboard/runs")[0]
-    records = [r for r in found if r.config["preset"] == "quick"]
-    other = replace(records[0], id="0" * 12, config={**records[0].config, "preset": "paper"})
-    assert draw([*records, other]) == draw(records)
+    """Another preset with a single run changes nothing."""
+    assert figures(*suite(preset="quick"), make_record(preset="paper")) == figures(*suite(preset="quick"))
 
 
-def test_intervals_are_drawn_where_there_are_seeds():
-    records = read_all(ROOT / "leaderboard/runs")[0]
-    one = [r for r in records if r.config["seed"] == 0]
-    two = [*one, *(replace(r, config={**r.config, "seed": 1}, metrics=_scaled(r.metrics)) for r in one)]
-    count = [len(re.findall(r'<g id="line2d_', draw(some)["overview"])) for some in (one, two)]
-    assert count[1] > count[0]
+def test_a_cell_of_the_heat_map_has_the_error_as_its_number():
+    made = [*make_records("transformer", [0.1, 0.3]), *make_records("mlp", [0.7, 0.8], "hmm")]
+    made += make_records("transformer", [0.00012, 0.00012], "hmm", steps=999)
+    drawn = figures(*made)
+    for _, suffix in THEMES:
+        said = words(drawn[f"heatmap{suffix}.svg"])
+        numbers = [text for text in said if re.match(r"[\d.e-]+†?$", text)]
+        assert sorted(numbers) == ["0.2000", "0.7500", "1.2e-04†"]
+        assert {"transformer", "mlp", "bijection", "hmm"} <= set(said)
+        assert any("†: other settings" in text for text in said)
+    assert not any("†" in text for text in words(figures(*suite())["heatmap.svg"]))
+
+
+def test_a_cell_is_outlined_where_seeds_disagree_or_are_one():
+    agree, disagree, one = [0.2, 0.3], [0.01, 0.3], [0.2]
+    apart = [0.06, 0.07, 0.4]  # all partly held, and yet two groups
+    for errors, marked in ((agree, 0), (disagree, 1), (one, 1), (apart, 1)):
+        made = [*make_records("transformer", agree), *make_records("mlp", errors)]
+        assert outlines(figures(*made)["heatmap.svg"]) == marked, errors
+
+
+def test_a_cell_is_darker_the_larger_its_share_of_the_best_constants_error():
+    """On a white page; on a dark one brighter. Beyond the ends of the scale the colour stays."""
+    errors = (0.00005, 0.0001, 0.01, 0.3, 1.0, 2.0)
+    archs = ARCHS.names()[: len(errors)]
+    drawn = figures(*(make_record(arch, error=error) for arch, error in zip(archs, errors, strict=True)))
+    for sign, (theme, suffix) in zip((-1, 1), THEMES, strict=True):
+        fills = re.findall(r'<g id="patch_\d+">\s*<path [^>]*style="fill: (#\w{6})"', drawn[f"heatmap{suffix}.svg"])
+        cells = [sum(bytes.fromhex(hue[1:])) for hue in fills if hue != INKS[theme]["back"]]
+        assert len(cells) == len(errors)
+        assert [sign * value for value in cells] == sorted(sign * value for value in cells)
+        assert (cells[0], cells[-1]) == (cells[1], cells[-2])
+        assert len(set(cells)) == 4
 
 
 def test_no_two_lines_of_a_chart_share_a_colour():
-    records = [r for r in read_all(ROOT / "leaderboard/runs")[0] if r.config["task"] == "hmm"]
-    assert len({r.config["arch"] for r in records}) > len(HUES)
-    drawn = draw([replace(r, config={**r.config, "seed": 0}) for r in records])["entropy"]
-    curves = re.findall(r"stroke: (#[0-9a-f]{6}); stroke-width: 1.6", drawn)
-    assert set(curves) == set(HUES)
-    assert len(curves) == 2 * len(HUES)  # in the chart and in its legend
-    draw([r for r in records if r.config["arch"] == "mlp-pointwise"])  # the last in order alone
+    many = [make_record(arch, "hmm") for arch in ARCHS.names()]
+    for theme, suffix in THEMES:
+        assert len(many) > len(HUES[theme])
+        curves = re.findall(r"stroke: (#[0-9a-f]{6}); stroke-width: 1.6", figures(*many)[f"entropy{suffix}.svg"])
+        assert set(curves) == set(HUES[theme])
+        assert len(curves) == 2 * len(HUES[theme])  # in the chart and in its legend
+    last = order_archs(ARCHS.names())[-1]
+    assert f"<!-- {last} -->" in figures(make_record(last, "hmm"))["entropy.svg"]  # the last in order, alone
 
 
 def test_no_finished_run_is_no_figure():
-    failed = replace(read_all(ROOT / "leaderboard/runs")[0][0], status="failed", error="nan")
-    assert draw([failed]) == {}
-
-
-def _scaled(tree):
-    return {k: _scaled(v) for k, v in tree.items()} if isinstance(tree, dict) else None if tree is None else 2 * tree
+    assert figures(fail(make_record())) == {}
+    assert figures() == {}

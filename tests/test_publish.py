@@ -1,6 +1,5 @@
 """Publishing as CI does it: a commit for what changed, none for what did not; the workflows as GitHub reads them."""
 
-import json
 import os
 import re
 import shutil
@@ -10,28 +9,30 @@ from pathlib import Path
 
 import pytest
 
+from bench.config import compose
+from bench.records import write
+from bench.run.run import run_one
+
 ROOT = Path(__file__).resolve().parent.parent
-PUBLISHED = ROOT / "leaderboard/runs"
-RECORDS = [  # of two architectures
-    next(path for path in sorted((PUBLISHED / "bijection" / arch).glob("*.json")) if '"seed": 0' in path.read_text())
-    for arch in ("mlp", "lstm")
-]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
-def copy(record, results):
-    place = results / record.relative_to(PUBLISHED)
-    place.parent.mkdir(parents=True)
-    return Path(shutil.copy(record, place))
+@pytest.fixture(scope="module")
+def records():
+    """Of two architectures, from runs of two steps."""
+    configs = [compose("smoke", arch, "bijection", 0, "cpu", {"steps": 2}) for arch in ("mlp", "lstm")]
+    return [run_one(config)[0] for config in configs]
 
 
 @pytest.fixture
-def repository(tmp_path):
+def repository(tmp_path, records):
     """A repository with an empty leaderboard, a folder of results, and a way to publish."""
     folder, results = tmp_path / "repository", tmp_path / "results"
     (folder / "leaderboard").mkdir(parents=True)
-    shutil.copy(ROOT / "leaderboard/publish.sh", folder / "leaderboard")
-    copy(RECORDS[0], results).with_suffix(".safetensors").write_bytes(b"weights")
+    (folder / "README.md").write_text("<!-- results:begin -->\n<!-- results:end -->\n")
+    for name in ("publish.sh", "summary.py", "weights.py"):
+        shutil.copy(ROOT / "leaderboard" / name, folder / "leaderboard")
+    write(results, records[0], b"weights")
     person = {f"GIT_{role}_{what}": "tester" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, **person, "PATH": path, "PYTHONPATH": str(ROOT)}
@@ -50,25 +51,27 @@ def repository(tmp_path):
     return folder, results, call, publish
 
 
-def test_changed_records_are_one_commit_and_unchanged_ones_none(repository):
+def test_changed_records_are_one_commit_and_unchanged_ones_none(repository, records):
     folder, results, call, publish = repository
-    copy(RECORDS[1], results / "tuning")  # the trials of a search are not published
+    write(results / "tuning", records[1], None)  # the trials of a search are not published
     assert publish()[1] == 1
-    assert RECORDS[1].stem not in call("git", "ls-files").stdout
-    assert RECORDS[0].stem in call("git", "show", "--stat=200", "HEAD").stdout
+    assert records[1].id not in call("git", "ls-files").stdout
+    assert records[0].id in call("git", "show", "--stat=200", "HEAD").stdout
     assert ".safetensors" not in call("git", "ls-files").stdout
     done, commits = publish()
     assert commits == 1
     assert "nothing changed: no commit" in done.stdout
-    record = next(results.glob("*/*/*.json"))
-    record.write_text(re.sub(r'"train": [\d.]+', '"train": 1234.5', record.read_text()))
-    copy(RECORDS[1], results)
+    record = results / records[0].path
+    record.write_text(re.sub(r'"train": [\d.e-]+', '"train": 1234.5', record.read_text()))
+    write(results, records[1], None)
     done, commits = publish()
     assert commits == 2
     assert "2 records changed" in done.stdout
     assert call("git", "status", "--porcelain").stdout == ""
-    table = (folder / "leaderboard/README.md").read_text()
-    assert all(json.loads(path.read_text())["config"]["arch"] in table for path in RECORDS)
+    assert "`bijection`" in (folder / "README.md").read_text()
+    page = (folder / "leaderboard/README.md").read_text()
+    listed = re.findall(r"^\| ([\w-]+) +\|", page, re.MULTILINE)
+    assert {"mlp", "lstm"} <= set(listed)
 
 
 def test_a_bad_record_is_never_committed(repository):
@@ -79,6 +82,16 @@ def test_a_bad_record_is_never_committed(repository):
     assert done.returncode != 0
     assert "does not belong to its config" in done.stderr
     assert commits == 0
+
+
+def test_the_published_pages_are_what_the_published_records_say():
+    """By the command that the rules give."""
+    rules = (ROOT / "leaderboard/RULES.md").read_text()
+    words = re.search(r"`(bench board [^`]+ --check)`", rules)[1].split()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -1,132 +1,132 @@
-"""The two figures of the README, drawn from the records, as SVG.
+"""The figures of the leaderboard, as SVG, each for a light and a dark page.
 
-overview   the error of every architecture on every task, as a share of that of who reads nothing
-entropy    H_model against H_Bayes by position, with the training horizon marked
-
-Both show one track, that in which most tasks and architectures were run; of equal ones the larger preset. An
-architecture stands there with the preset's own settings where it has such a row; the page, which can be asked for more,
-shows its best.
+heatmap   architectures by tasks; the colour is the error as a share of its baseline's, on a log scale
+entropy   H_model against H_Bayes by position, with the training horizon marked
 """
 
 from __future__ import annotations
 
 import io
-from collections import Counter
 from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
-from bench.glance import HELD, share_of_nothing
-from bench.page import palette
-from bench.records import RunRecord
-from bench.rows import Group, group, longest, one_row_each
-from bench.stats import interval
+from bench.board.overview import Board, Overview
+from bench.board.palette import HIGH, HUES, INKS, LOW, RAMP, order_archs
+from bench.board.ranking import Ranking, longest
+from bench.text import number
 
-HUES = ("#0072b2", "#d55e00", "#008a64", "#aa4499", "#a97400", "#3a93c4")  # as on the page
-SHAPES = ("o", "s", "^", "D", "v")
-TEXT, MUTED, LINE, BAYES = "#16191d", "#5a6470", "#e1e5ea", "#c9d1da"
-SIZES = ("paper", "small", "quick", "smoke")
-STYLE: Any = {
-    "svg.hashsalt": "tunnel-bench", "font.size": 10.5, "axes.edgecolor": LINE, "axes.labelcolor": MUTED,
-    "axes.spines.top": False, "axes.spines.right": False, "xtick.color": LINE, "ytick.color": LINE, "text.color": TEXT,
-    "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED, "axes.titlelocation": "left", "axes.titlesize": 11.5,
-    "axes.titleweight": "bold", "axes.grid": True, "grid.color": LINE, "grid.linewidth": 0.8, "axes.axisbelow": True,
-}  # fmt: skip
-
-Rankings = dict[Group, list[RunRecord]]
+STYLE: Any = {"svg.hashsalt": "tunnel-bench", "font.size": 10.5, "axes.titlelocation": "left", "axes.titlesize": 11.5,
+              "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False}  # fmt: skip
 
 
-def draw(records: list[RunRecord]) -> dict[str, str]:
-    """The SVG of each figure by name; none where there is no finished run."""
-    good = [record for record in records if record.status == "ok"]
-    if not good:
+def draw(board: Board) -> dict[str, str]:
+    """The SVG of each figure by file name; empty if no run has finished."""
+    overview = board.headline
+    if overview is None:
         return {}
-    rankings = group(good)
-    rows = Counter(name[1:] for name, members in rankings.items() for _ in {r.config["arch"] for r in members})
-    track = min(rows, key=lambda t: (-rows[t], SIZES.index(t[0]) if t[0] in SIZES else len(SIZES), t))
-    shown = {name: members for name, members in rankings.items() if name[1:] == track}
-    with matplotlib.rc_context(STYLE):
-        signs = {arch: (HUES[i % len(HUES)], SHAPES[i % len(SHAPES)]) for i, arch in enumerate(palette(good))}
-        return {"overview": _svg(_overview(shown, signs)), "entropy": _svg(_entropy(shown, signs))}
+    rankings = [r for r in board.rankings if r.group.track == overview.track and r.group.is_preset_task and r.rows]
+    found = {}
+    for theme, suffix in (("light", ""), ("dark", "-dark")):
+        with matplotlib.rc_context({**STYLE, **inks(theme)}):
+            found[f"heatmap{suffix}.svg"] = svg(_heatmap(overview, theme))
+            found[f"entropy{suffix}.svg"] = svg(_entropy(rankings, theme))
+    return found
 
 
-def _svg(figure: Figure) -> str:
+def inks(theme: str) -> Any:
+    ink = INKS[theme]
+    muted = dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), ink["muted"])
+    lines = dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), ink["line"])
+    return {**muted, **lines, "text.color": ink["text"], "figure.facecolor": ink["back"], "axes.facecolor": ink["back"]}
+
+
+def svg(figure: Figure) -> str:
     image = io.StringIO()
-    figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
+    figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in image.getvalue().splitlines()) + "\n"
 
 
-def _overview(shown: Rankings, signs: dict[str, Any]) -> Figure:
-    figure = Figure(figsize=(8.4, 1.5 + 1.25 * len(shown)), layout="constrained")
+def _heatmap(overview: Overview, theme: str) -> Figure:
+    """One cell for each architecture and task, outlined where seeds disagree or where there is only one."""
+    ink = INKS[theme]
+    ramp, scale = LinearSegmentedColormap.from_list("share", RAMP[theme]), LogNorm(LOW, HIGH, clip=True)
+    rows, columns = len(overview.archs), len(overview.tasks)
+    figure = Figure(figsize=(2.4 + 1.02 * columns, 1.5 + 0.31 * rows), layout="constrained")
     axis = figure.subplots()
-    archs = [arch for arch in signs if any(r.config["arch"] == arch for members in shown.values() for r in members)]
-    for y, members in enumerate(shown.values()):
-        trained = str(members[0].config["horizon"])
-        axis.axhspan(y - 0.4, y + 0.4, color="#f5f5f4", lw=0, zorder=0)
-        for arch, (_, same) in one_row_each(members).items():
-            hue, shape = signs[arch]
-            lane = y + 0.7 * ((archs.index(arch) + 0.5) / len(archs) - 0.5)
-            if bounds := interval([share_of_nothing([record], trained) for record in same]):
-                axis.plot(bounds, [lane, lane], color=hue, lw=2)
-            axis.plot(share_of_nothing(same, trained), lane, shape, color=hue, ms=6, mew=0)
-    for at, text in ((HELD, "held"), (1.0, "no better than a constant")):
-        axis.axvline(at, color=MUTED, lw=1, ls=(0, (4, 3)))
-        axis.annotate(text, (at, 1), (0, 3), textcoords="offset points", color=MUTED, ha="center",
-                      fontsize=9.5, xycoords=("data", "axes fraction"))  # fmt: skip
-    label = "MAE over the best constant's, or KL over the uniform predictor's, whichever is larger"
-    axis.set(xscale="log", xlabel=label, ylim=(len(shown) - 0.5, -0.5))
-    axis.xaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
-    axis.yaxis.grid(False)
-    axis.set_yticks(range(len(shown)), [name.task for name in shown], color=TEXT)
-    axis.tick_params(axis="y", length=0)
-    _legend(figure, {arch: signs[arch] for arch in archs})
+    for (arch, task), cell in overview.cells.items():
+        x, y = overview.tasks.index(task), overview.archs.index(arch)
+        colour = ramp(scale(cell.share))
+        axis.add_patch(Rectangle((x + 0.02, y + 0.04), 0.96, 0.92, facecolor=colour, lw=0))
+        luminance = float(np.dot(colour[:3], (0.299, 0.587, 0.114)))
+        contrast = "#111111" if luminance > 0.5 else "#ffffff"
+        if not cell.seeds_agree:
+            axis.add_patch(Rectangle((x + 0.05, y + 0.1), 0.9, 0.8, fill=False, ec=contrast, lw=1, ls=(0, (3, 2))))
+        dagger = "" if cell.row.compares else "†"
+        text = number(cell.row.scores.error) + dagger
+        axis.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=9, color=contrast)
+    axis.set(xlim=(0, columns), ylim=(rows, 0))
+    axis.set_yticks(np.arange(rows) + 0.5, overview.archs, color=ink["text"])
+    axis.set_xticks(np.arange(columns) + 0.5, [task.replace("-", "-\n") for task in overview.tasks], color=ink["text"])
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    bar = figure.colorbar(
+        ScalarMappable(scale, ramp), ax=axis, orientation="horizontal", aspect=50, pad=0.02, fraction=0.03
+    )
+    bar.set_ticks([0.001, 0.01, 0.1, 1.0], labels=["≤ 0.1 %", "1 %", "10 %", "≥ 100 %"])
+    bar.ax.minorticks_off()
+    bar.outline.set_visible(False)
+    note = "dashed: seeds disagree, or one seed" + (
+        "; †: other settings, or recipe seeds" if _has_other_settings(overview) else ""
+    )
+    baselines = " or ".join(dict.fromkeys(f"{name}'s" for name in overview.baselines.values()))
+    bar.set_label(f"error as a share of {baselines}; the number is the error in bits\n{note}", fontsize=9)
     return figure
 
 
-def _entropy(shown: Rankings, signs: dict[str, Any]) -> Figure:
-    """Two tasks at the most, those that go furthest beyond their training first; one architecture for each hue."""
+def _has_other_settings(overview: Overview) -> bool:
+    return any(not cell.row.compares for cell in overview.cells.values())
 
-    def reach(members: list[RunRecord]) -> float:
-        return max(int(longest([record])) for record in members) / members[0].config["horizon"]
 
-    usual = ("bijection-revisit", "hmm")
-    run = {record.config["arch"] for members in shown.values() for record in members}
-    told_apart = {signs[arch][0]: arch for arch in reversed(signs) if arch in run}.values()
-    shown = {name: [r for r in members if r.config["arch"] in told_apart] for name, members in shown.items()}
-    chosen = sorted(
-        ((name, some) for name, some in shown.items() if some),
-        key=lambda item: (item[0].task not in usual, -reach(item[1]), item[0]),
-    )[:2]
+def _entropy(rankings: list[Ranking], theme: str) -> Figure:
+    """At most two tasks, those that go furthest beyond their training, with one architecture for each hue."""
+    ink, hues = INKS[theme], HUES[theme]
+    shown = order_archs({row.arch for ranking in rankings for row in ranking.rows})[: len(hues)]
+    preferred = ("bijection-revisit", "hmm")
+
+    def place(ranking: Ranking) -> tuple[bool, float, str]:
+        reach = max((ranking.trained, *ranking.longer)) / ranking.trained
+        return ranking.task not in preferred, -reach, ranking.task
+
+    chosen = sorted(rankings, key=place)[:2]
     figure = Figure(figsize=(8.4, 3.6), layout="constrained")
-    used = {}
-    for axis, (name, members) in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
-        trained = members[0].config["horizon"]
-        rows = {arch: same[0] for arch, (_, same) in one_row_each(members).items()}
-        for record in rows.values():  # who reads less was scored on other sequences, with a Bayes of their own
-            bayes = record.by_position[longest([record])]["h_bayes"]
-            axis.plot(range(1, len(bayes) + 1), bayes, color=BAYES, lw=6, solid_capstyle="round", zorder=1)
+    for axis, ranking in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
+        rows = {arch: row.records[0] for arch, row in ranking.one_row_each().items() if arch in shown}
         for arch, record in rows.items():
-            curve = record.by_position[longest([record])]["h_model"]
-            axis.plot(range(1, len(curve) + 1), curve, color=signs[arch][0], lw=1.6, zorder=2)
-            used[arch] = signs[arch]
-        last = max(int(longest([record])) for record in rows.values())
-        if last > trained:
-            axis.axvspan(trained + 0.5, last, color=TEXT, alpha=0.05, lw=0)
-            axis.annotate("beyond training", (trained + 0.5, 1), (2, 3), xycoords=("data", "axes fraction"),
-                          textcoords="offset points", color=MUTED, fontsize=9.5)  # fmt: skip
-        axis.set(xlabel="position k", ylabel="entropy, bits", xlim=(1, last))
-        axis.set_title(name.task, pad=18)
-        axis.xaxis.grid(False)
-    _legend(figure, {arch: (*sign[:1], None) for arch, sign in signs.items() if arch in used}, bayes=True)
+            curves = record.by_position[str(longest([record]))] or {}
+            positions = range(1, len(curves["h_bayes"]) + 1)
+            # a model limited to the training length was scored on shorter sequences, with a shorter Bayes curve
+            axis.plot(positions, curves["h_bayes"], color=ink["bayes"], lw=6, solid_capstyle="round", zorder=1)
+            axis.plot(positions, curves["h_model"], color=hues[shown.index(arch)], lw=1.6, zorder=2)
+        last = max((longest([record]) for record in rows.values()), default=ranking.trained)
+        if last > ranking.trained:
+            edge = ranking.trained + 0.5
+            axis.axvspan(edge, last, color=ink["text"], alpha=0.05, lw=0)
+            axis.annotate("beyond training", (edge, 1), (2, 3), xycoords=("data", "axes fraction"),
+                          textcoords="offset points", color=ink["muted"], fontsize=9.5)  # fmt: skip
+        axis.set(xlabel="position k", ylabel="entropy, bits", xlim=(1, max(last, 2)))
+        axis.set_title(ranking.task, pad=18)
+        axis.yaxis.grid(True, lw=0.8)
+        axis.set_axisbelow(True)
+    handles = [Line2D([], [], color=ink["bayes"], lw=6, label="Bayes")]
+    handles += [Line2D([], [], color=hue, lw=1.6, label=arch) for arch, hue in zip(shown, hues, strict=False)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9.5)
     return figure
-
-
-def _legend(figure: Figure, signs: dict[str, Any], bayes: bool = False) -> None:
-    handles = [Line2D([], [], color=BAYES, lw=6, label="Bayes")] if bayes else []
-    for arch, (hue, shape) in signs.items():
-        line = {"lw": 1.6} if shape is None else {"lw": 0, "marker": shape, "ms": 7, "mew": 0}
-        handles.append(Line2D([], [], color=hue, label=arch, **line))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4 if len(handles) > 6 else 3, frameon=False,
-                  labelcolor=TEXT, fontsize=9.5)  # fmt: skip

@@ -1,195 +1,237 @@
-"""All tasks at once: every architecture's error on each, and the primitives of inference that it holds."""
+"""All tasks at once: each architecture's error on each task, and the primitives of inference that it holds."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import NamedTuple
 
+from bench.board.ranking import Ranking, Row, Track
+from bench.board.rows import comparable_settings, make_rankings, mean_metric
+from bench.presets import SIZES
 from bench.records import RunRecord
-from bench.rows import group, is_the_presets, mean_of, number, one_row_each, plain, references_of, untouched
 from tasks.base import TASKS
 
-# A primitive is held on a task at an error below this share of the best constant's, and a KL below this share of the
-# uniform predictor's; below the second share it is partly there.
+# A primitive is held on a task if the error is below this share of the best constant's and the KL below this share of
+# the uniform predictor's. Below the second share it is partly held.
 HELD, PARTLY = 0.05, 0.5
-PRIMITIVES = {  # and what each of them means
+PRIMITIVES = {  # with their meanings
     "accumulation": "evidence adds up",
-    "transport": "a belief moves on with a hidden state",
-    "binding": "what was stored is found again by its key",
+    "transport": "a belief moves with a hidden state",
+    "binding": "a stored value is found by its key",
 }
-REFERENCES = ("best constant", "uniform")
+SEEDS, LONGER = 5, 5  # a word needs so many seeds, and a run with so many times the steps, that all agree
+WORDS = (
+    f"Held: the error is below {HELD:.0%} of the best constant's, and the KL below {HELD:.0%} of the uniform "
+    f"predictor's, on every task of the primitive that the track has. Partly: below {PARTLY:.0%}. A word is said only "
+    f"if MAE and KL, at least {SEEDS} seeds, and a run of {LONGER} times the steps all give it; otherwise the table "
+    'says "open" and shows the shares. "No" is a statement about this size and this recipe, not about the architecture.'
+)
+BASELINES = {"best constant": "the best constant", "uniform": "the uniform predictor"}
+FLOORS = ("best constant", "uniform")  # the predictors that read nothing
 
-GLANCE_LEGEND = (
-    "MAE (mean of |H_model - H_Bayes|) at the training horizon in bits, and the number of seeds; rows in the order of "
-    "their mean share of the best constant's error, those that were run on most tasks first. The smallest of a task "
-    "is bold; which differences are more than chance, the ranks below say where rows have several seeds. Where an "
-    "architecture has no row with the preset's own settings, its best one stands there with a dagger (†), its steps "
-    "and its batch: it does not compare. *Italics* read nothing. Linear recurrences (mamba2, gated-deltanet, "
-    "linear-attention, hybrid) have a short convolution; what gives attention the like, positions=alibi-shift, is not "
-    "in every preset."
-)
-SHAKY = "~: its seeds disagree on the verdict, or there is but one."
-PRIMITIVES_LEGEND = (
-    "MAE at the training horizon as a share of the best constant's, or KL as a share of the uniform predictor's, "
-    "whichever is larger, on every task of a primitive, with the preset's own settings; the weakest task decides. "
-    f"**Held**: below {HELD:.0%}. Partly: below {PARTLY:.0%}. Without all of a primitive's tasks neither is said. "
-    f"{SHAKY}"
-)
-NO_MEANS = (
-    "No means: not at this size, in these steps, by a recipe that was found on the transformer. It does not show that "
-    "an architecture cannot: more steps or another rate have changed such a verdict before (rules 11 and 12)."
-)
+
+@dataclass(frozen=True)
+class Cell:
+    """One architecture on one task."""
+
+    row: Row
+    share: float  # error over the best constant's, or KL over the uniform predictor's where answers are certain
+    shares: tuple[float, ...]  # by seed: that, or KL over the uniform predictor's, whichever is larger
+    words: frozenset[str] = frozenset()  # what MAE and KL of each seed would say, and those of a run with more steps
+    has_long_run: bool = False
+
+    @property
+    def share_of_baseline(self) -> float:
+        return share_of_baseline(self.row.records)
+
+    @property
+    def seeds_agree(self) -> bool:
+        """All seeds give the same word, and do not fall apart; a single seed cannot show that."""
+        return len(self.shares) > 1 and word(min(self.shares)) == word(max(self.shares)) and self.row.groups is None
+
+    @property
+    def settled(self) -> str | None:
+        """The word on which enough seeds, MAE and KL, and a run with more steps agree; else None."""
+        enough = len(self.shares) >= SEEDS and self.has_long_run
+        return next(iter(self.words)) if enough and len(self.words) == 1 else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an architecture holds a primitive: its weakest task decides."""
+
+    word: str  # held, partly, no, open, not measured
+    leaning: str  # what the mean share alone would say
+    shares: dict[str, float] = field(default_factory=dict)  # by task
+
+
+class Standing(NamedTuple):
+    """The architectures on one side of a limit, and the row among them that is nearest to it."""
+
+    word: str  # held, partly or no: what their mean shares say
+    archs: tuple[str, ...]
+    task: str  # of that row: its architecture's weakest
+    share: float
+    row: Row
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One preset, supervision and device: architectures by tasks."""
+
+    track: Track
+    tasks: tuple[str, ...]
+    archs: tuple[str, ...]  # those with most tasks first, then by their mean share of the best constant's error
+    cells: dict[tuple[str, str], Cell]  # by architecture and task
+    floors: dict[str, dict[str, float | None]]  # by task: error of the predictors that read nothing
+    baselines: dict[str, str]  # by task: whose error shares are of
+    verdicts: dict[str, dict[str, Verdict]]  # by architecture and primitive
+
+    def measured(self, primitive: str) -> list[str]:
+        """The primitive's tasks that have a row with the preset's settings."""
+        compared = {task for (_, task), cell in self.cells.items() if cell.row.compares}
+        return [task for task in primitive_tasks(primitive) if task in compared]
+
+    def standings(self, primitive: str) -> list[Standing]:
+        """Architectures by what their weakest task says."""
+        found = []
+        for said in ("held", "partly", "no"):
+            verdicts = {arch: of[primitive] for arch, of in self.verdicts.items()}
+            here = {arch: v.shares for arch, v in verdicts.items() if v.shares and v.leaning == said}
+            if here:
+                nearest = min if said == "no" else max
+                share, arch, task = nearest(max((s, arch, task) for task, s in of.items()) for arch, of in here.items())
+                found.append(Standing(said, tuple(here), task, share, self.cells[arch, task].row))
+        return found
+
+    def most_often_best(self) -> tuple[list[str], Row] | None:
+        """The tasks that the most frequent winner wins, and its row on the first of them."""
+        wins: dict[str, list[str]] = defaultdict(list)
+        for task in self.tasks:
+            if row := self.best(task):
+                wins[row.arch].append(task)
+        if not wins:
+            return None
+        arch = max(wins, key=lambda arch: len(wins[arch]))
+        return wins[arch], self.cells[arch, wins[arch][0]].row
+
+    def best(self, task: str) -> Row | None:
+        """The row with the least error among those that compare."""
+        rows = [cell.row for (_, at), cell in self.cells.items() if at == task and cell.row.compares]
+        return min(rows, key=lambda row: row.scores.error, default=None)
+
+
+@dataclass(frozen=True)
+class Board:
+    """Everything that the renderers need, computed once."""
+
+    records: tuple[RunRecord, ...]
+    reported: tuple[RunRecord, ...]
+    rankings: tuple[Ranking, ...]
+    overviews: tuple[Overview, ...]  # the headline track first
+
+    @property
+    def headline(self) -> Overview | None:
+        return self.overviews[0] if self.overviews else None
+
+
+def make_board(records: Sequence[RunRecord], reported: Sequence[RunRecord] = ()) -> Board:
+    rankings = tuple(make_rankings(records, reported))
+    return Board(tuple(records), tuple(reported), rankings, tuple(make_overviews(rankings)))
+
+
+def make_overviews(rankings: Sequence[Ranking]) -> list[Overview]:
+    """One overview for each track, the one with most cells first."""
+    tracks: dict[Track, list[Ranking]] = defaultdict(list)
+    for ranking in rankings:
+        if ranking.rows and ranking.group.is_preset_task:
+            tracks[ranking.group.track].append(ranking)
+
+    def place(overview: Overview) -> tuple[int, int, Track]:
+        preset = overview.track.preset
+        return -len(overview.cells), SIZES.index(preset) if preset in SIZES else len(SIZES), overview.track
+
+    return sorted((_make_overview(track, members) for track, members in tracks.items()), key=place)
+
+
+def _make_overview(track: Track, rankings: list[Ranking]) -> Overview:
+    cells: dict[tuple[str, str], Cell] = {}
+    for ranking in rankings:
+        for arch, row in ranking.one_row_each().items():
+            shares = tuple(share_of_baseline([record]) for record in row.records)
+            more = _with_more_steps(row, ranking)
+            words = frozenset(word(share) for record in (*row.records, *more) for share in baseline_shares([record]))
+            cells[arch, ranking.task] = Cell(row, row.scores.error / ranking.baseline, shares, words, bool(more))
+    by_arch: dict[str, dict[str, Cell]] = defaultdict(dict)
+    for (arch, task), cell in cells.items():
+        by_arch[arch][task] = cell
+    archs = sorted(by_arch, key=lambda a: (-len(by_arch[a]), mean(cell.share for cell in by_arch[a].values()), a))
+    tasks = tuple(ranking.task for ranking in rankings)
+    measured = {p: [task for task in primitive_tasks(p) if task in tasks] for p in PRIMITIVES}
+    return Overview(
+        track=track,
+        tasks=tasks,
+        archs=tuple(archs),
+        cells=cells,
+        floors={ranking.task: {name: _floor(ranking, name) for name in FLOORS} for ranking in rankings},
+        baselines={ranking.task: BASELINES[ranking.baseline_name] for ranking in rankings},
+        verdicts={arch: {p: judge(measured[p], by_arch[arch]) for p in PRIMITIVES} for arch in archs},
+    )
+
+
+def _with_more_steps(row: Row, ranking: Ranking) -> tuple[RunRecord, ...]:
+    """The runs that had at least five times the steps of this row, and otherwise its settings."""
+    return tuple(
+        record
+        for other in ranking.rows
+        if other.arch == row.arch and other.config.steps >= LONGER * row.config.steps and not other.is_self_reported
+        for record in other.records
+        if comparable_settings(replace(record.config, steps=row.config.steps)) == comparable_settings(row.config)
+    )
+
+
+def _floor(ranking: Ranking, name: str) -> float | None:
+    """None for the best constant where answers are certain: that ranking has no such reference."""
+    return None if name not in (reference.name for reference in ranking.references) else ranking.reference(name).error
 
 
 def primitive_tasks(primitive: str) -> list[str]:
-    return [task for task in TASKS.names() if TASKS.facts(task).get("primitive") == primitive]
+    ours = [task for task in TASKS.names() if not TASKS.digest(task)]
+    return [task for task in ours if TASKS.facts(task).get("primitive") == primitive]
 
 
-class Cell(NamedTuple):
-    errors: list[float]  # one a seed
-    share: float  # of the best constant's
-    comparable: bool  # with the preset's own settings
-    settings: str  # steps and batch
-
-    def told(self, best: float | None) -> str:
-        error, seeds = mean(self.errors), len(self.errors)
-        if not self.comparable:
-            return f"{number(error)}† ({seeds}; {self.settings})"
-        return f"**{number(error)}** ({seeds})" if error == best else f"{number(error)} ({seeds})"
+def share_of_baseline(records: Sequence[RunRecord]) -> float:
+    """Error as a share of the baseline's, by the more severe of the two metrics."""
+    return max(baseline_shares(records))
 
 
-def at_a_glance(records: list[RunRecord]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """By preset, supervision and device, where there are several tasks: architectures by tasks, and what is missing."""
-    tracks: dict[str, dict[str, dict[str, Cell]]] = defaultdict(dict)
-    floors: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    for name, members in group([r for r in records if r.status == "ok"]).items():
-        if not is_the_presets(name):
-            continue
-        known = references_of(members, str(members[0].config["horizon"]))
-        floors[name.track][plain(name.task)] = known
-        cells = tracks[name.track].setdefault(plain(name.task), {})
-        for arch, (errors, same) in one_row_each(members).items():
-            c = same[0].config
-            share = mean(errors.values()) / known["best constant"]
-            settings = f"{c['steps']:,} x {c['batch']}"
-            cells[plain(arch)] = Cell([*errors.values()], share, untouched(c), settings)
-    return {track: _matrix(tasks, floors[track]) for track, tasks in tracks.items() if len(tasks) > 1}
+def baseline_shares(records: Sequence[RunRecord]) -> tuple[float, ...]:
+    """KL over the uniform predictor's; also MAE over the best constant's, unless answers are certain."""
+    trained = records[0].config.horizon
+    kl = mean_metric(records, trained, "kl") / mean_metric(records, trained, "kl", "uniform")
+    if records[0].has_certain_answers:
+        return (kl,)
+    mae = mean_metric(records, trained, "entropy_mae") / mean_metric(records, trained, "entropy_mae", "best constant")
+    return kl, mae
 
 
-def _matrix(
-    tasks: dict[str, dict[str, Cell]], floors: dict[str, dict[str, float]]
-) -> tuple[list[str], list[list[str]]]:
-    archs = {
-        arch: [cells[arch].share for cells in tasks.values() if arch in cells] for t in tasks.values() for arch in t
-    }
-    best = [min((mean(c.errors) for c in cells.values() if c.comparable), default=None) for cells in tasks.values()]
-
-    def row(arch: str) -> list[str]:
-        mine = [cells.get(arch) for cells in tasks.values()]
-        return [cell.told(least) if cell else "missing" for cell, least in zip(mine, best, strict=True)]
-
-    order = sorted(archs, key=lambda arch: (-len(archs[arch]), mean(archs[arch])))
-    rows = [[arch, *row(arch)] for arch in order]
-    rows += [[f"*{name}*", *(number(floors[task][name]) for task in tasks)] for name in REFERENCES]
-    return ["architecture", *tasks], rows
+def word(share: float) -> str:
+    return "held" if share < HELD else "partly" if share < PARTLY else "no"
 
 
-class Share(NamedTuple):
-    """Error over that of a predictor that reads nothing, of the two that are measured the larger share."""
-
-    value: float  # of the means over seeds
-    seeds: list[float]  # of each alone
-
-
-Shares = dict[str, Share]  # by task
-
-
-def primitive_shares(records: list[RunRecord]) -> dict[str, dict[str, dict[str, Shares]]]:
-    """By preset, supervision and device, then architecture and primitive."""
-    tables: dict[str, dict[str, dict[str, Shares]]] = defaultdict(lambda: defaultdict(dict))
-    for name, members in group([r for r in records if r.status == "ok"]).items():
-        config = members[0].config
-        primitive = TASKS.facts(config["task"]).get("primitive")
-        if primitive is None or not is_the_presets(name):
-            continue
-        trained = str(members[0].config["horizon"])
-        for arch, (_, same) in one_row_each(members).items():
-            if untouched(same[0].config):
-                share = Share(share_of_nothing(same, trained), [share_of_nothing([r], trained) for r in same])
-                tables[name.track][arch].setdefault(primitive, {})[config["task"]] = share
-    return {track: dict(sorted(archs.items())) for track, archs in tables.items()}
-
-
-def share_of_nothing(same: list[RunRecord], trained: str) -> float:
-    """The error of a row over that of who reads nothing: MAE over the best constant's or KL over the uniform one's."""
-    error = mean_of(same, trained, "entropy_mae") / mean_of(same, trained, "entropy_mae", "best constant")
-    return max(error, mean_of(same, trained, "kl") / mean_of(same, trained, "kl", "uniform"))
-
-
-def primitives(records: list[RunRecord]) -> dict[str, list[list[str]]]:
-    """By preset, supervision and device: one row an architecture, one cell a primitive with each of its tasks."""
-    return {
-        track: [
-            [plain(arch), *(_verdict(p, of_arch.get(p, {})) for p in PRIMITIVES)] for arch, of_arch in archs.items()
-        ]
-        for track, archs in primitive_shares(records).items()
-    }
-
-
-def conclusions(records: list[RunRecord]) -> dict[str, list[str]]:
-    """By preset, supervision and device, where there are several tasks: a sentence for each primitive, who holds it.
-
-    Where none was run on all tasks of a primitive, it is of those that were run, and says so.
-    """
-    found: dict[str, list[str]] = {}
-    for track, archs in primitive_shares(records).items():
-        run = {task for of_arch in archs.values() for shares in of_arch.values() for task in shares}
-        for primitive, meaning in PRIMITIVES.items():
-            asked = [task for task in primitive_tasks(primitive) if task in run]
-            if len(run) < 2 or not asked:
-                continue
-            said: dict[str, list[str]] = defaultdict(list)
-            for arch, of_arch in archs.items():
-                shares = of_arch.get(primitive, {})
-                said[strength(asked, shares)].append(plain(arch) + "~" * shaky(asked, shares))
-            told = [
-                f"{how} {', '.join(said[word])}"
-                for word, how in (("held", "held by"), ("partly", "partly by"), ("no", "not by"))
-                if word in said
-            ]
-            if "held" in said or "partly" in said:
-                left = [plain(task) for task in primitive_tasks(primitive) if task not in run]
-                tasks = ", ".join(map(plain, asked)) + f" alone; {', '.join(left)} was not run" * bool(left)
-                found.setdefault(track, []).append(f"- **{primitive}** ({meaning}: {tasks}): {'; '.join(told)}.")
-    return found
-
-
-def strength(tasks: list[str], shares: Shares) -> str:
-    """A primitive is as strong as its weakest task; of one that was not measured whole no more can be said than no."""
-    return _word(tasks, {task: share.value for task, share in shares.items()})
-
-
-def shaky(tasks: list[str], shares: Shares) -> bool:
-    """Whether the best and the worst of its seeds would say something else, or there is but one."""
-    best, worst = ({task: end(share.seeds) for task, share in shares.items()} for end in (min, max))
-    alone = any(len(share.seeds) == 1 for share in shares.values())
-    return alone or _word(tasks, best) != _word(tasks, worst)
-
-
-def _word(tasks: list[str], shares: dict[str, float]) -> str:
-    worst = max(shares.values(), default=0.0)
-    if worst >= PARTLY:
-        return "no"
-    if set(tasks) - set(shares):
-        return "not measured"
-    return "held" if worst < HELD else "partly"
-
-
-def _verdict(primitive: str, shares: Shares) -> str:
-    tasks = primitive_tasks(primitive)
-    word = strength(tasks, shares)
-    told = [f"{plain(task)} {shares[task].value:.1%}" if task in shares else f"{plain(task)} missing"
-            for task in sorted(tasks)]  # fmt: skip
-    mark = "~" * (word != "not measured" and shaky(tasks, shares))
-    return {"held": "**held**"}.get(word, word) + mark + (f" ({', '.join(told)})" if shares else "")
+def judge(tasks: Sequence[str], by_task: Mapping[str, Cell]) -> Verdict:
+    """The verdict over these tasks, from rows with the preset's settings. With a task missing it is no or open."""
+    cells = {task: by_task[task] for task in tasks if task in by_task and by_task[task].row.compares}
+    shares = {task: cell.share_of_baseline for task, cell in cells.items()}
+    leaning = word(max(shares.values(), default=0.0))
+    settled = [cell.settled for cell in cells.values()]
+    if "no" in settled:
+        return Verdict("no", leaning, shares)
+    if not cells:
+        return Verdict("not measured", leaning, shares)
+    if None in settled or len(cells) < len(tasks):
+        return Verdict("open", leaning, shares)
+    return Verdict("partly" if "partly" in settled else "held", leaning, shares)

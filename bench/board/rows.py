@@ -1,200 +1,245 @@
-"""Rows: which records are ranked together, which are seeds of one row, and what a row is called.
+"""Records to rankings: which seeds make a row, which rows compare, and their ranks.
 
-Task, preset, supervision and device are never mixed in one ranking. Records that differ in nothing but the seed are one
-row; one whose every setting is its preset's is `untouched`, and others are named by what they changed.
+ranking.py says what a ranking and a row are.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence, Set
-from math import isinf
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
-from bench.config import USUAL, task_parameters
+from bench.board.ranking import Group, Memory, Ranking, Reference, Row, Scores
+from bench.config import LATER_DEFAULTS, SEARCHED, RunConfig, task_parameters
 from bench.presets import PRESETS
 from bench.presets import TASKS as CORE_TASKS
-from bench.records import RunRecord
-from bench.stats import shared_ranks
+from bench.records import Parts, RunRecord
+from bench.run.references import effective_memory
+from bench.stats import holm, interval, paired_p, shared_ranks
+from bench.text import printable
 
 
-class Group(NamedTuple):
-    task: str
-    preset: str
-    supervision: str
-    device: str
-
-    @property
-    def track(self) -> str:
-        return f"preset {self.preset}, {self.supervision} supervision, {self.device}"
-
-    def __str__(self) -> str:
-        return f"{self.task}: {self.track}"
-
-
-def group(records: list[RunRecord]) -> dict[Group, list[RunRecord]]:
-    """What may be ranked together, by name."""
+def make_rankings(records: Sequence[RunRecord], reported: Sequence[RunRecord] = ()) -> list[Ranking]:
+    """All rankings; self-reported records have rows of their own."""
+    theirs = frozenset(record.id for record in reported)
     groups: dict[Group, list[RunRecord]] = defaultdict(list)
-    for record in records:
-        c = record.config
-        given, usual = task_settings(c)
-        unusual = (f"{name}={value}" for name, value in sorted(given.items()) if usual.get(name) != value)
-        task = " ".join([c["task"], *unusual])
-        groups[Group(printable(task), c["preset"], c["supervision"], c["device"])].append(record)
-    return dict(sorted(groups.items(), key=_place))
+    for record in (*records, *reported):
+        groups[group_of(record.config)].append(record)
+    return [_make_ranking(group, groups[group], theirs) for group in sorted(groups, key=_place)]
 
 
-def task_settings(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All of a task's parameters, as this run had them and as its preset has them."""
-    own = {**task_parameters(config["task"]), "horizon": config["horizon"]}
-    return {**own, **config["task_params"]}, {**own, **preset_values(config)}
+def group_of(config: RunConfig) -> Group:
+    given, usual = task_settings(config)
+    unusual = (f"{name}={value}" for name, value in sorted(given.items()) if usual.get(name) != value)
+    task = printable(" ".join([config.task_label, *unusual]))
+    return Group(task, config.preset, config.supervision, config.device)
 
 
-def _place(item: tuple[Group, list[RunRecord]]) -> tuple[Any, ...]:
-    """The presets' own tasks first, each from the smallest preset on; then the rest, by name."""
-    name, presets = item[0], [*PRESETS]
-    tasks = {task: place for place, task in enumerate(CORE_TASKS)}
-    size = presets.index(name.preset) if name.preset in presets else len(presets)
-    return tasks.get(name.task.split()[0], len(tasks)), name.task.split()[0], size, name
+def _place(group: Group) -> tuple[Any, ...]:
+    """Sort key: the presets' own tasks first, each from the smallest preset on; then the rest, by name."""
+    task, presets = group.task.split()[0], list(PRESETS)
+    size = presets.index(group.preset) if group.preset in presets else len(presets)
+    return CORE_TASKS.index(task) if task in CORE_TASKS else len(CORE_TASKS), task, size, group
 
 
-def is_the_presets(name: Group) -> bool:
-    """A task with other parameters than its preset's is another task, and says so in its name."""
-    return name.preset in PRESETS and " " not in name.task
+def _make_ranking(group: Group, members: list[RunRecord], theirs: frozenset[str]) -> Ranking:
+    good = [record for record in members if record.ok]
+    failed = tuple(record for record in members if not record.ok)
+    trained = members[0].config.horizon
+    if not good:
+        return Ranking(group, trained, (), (), (), failed)
+    longer = tuple(sorted({int(k) for r in good for k, known in r.references.items() if known and int(k) > trained}))
+    rows = [_make_row(seeds, good, longer, seeds[0].id in theirs) for seeds in group_seeds(good, theirs)]
+    rows.sort(key=lambda row: (row.scores.error, row.name))
+    own = [record for record in good if record.id not in theirs] or good
+    names = own[0].references[str(trained)] or {}
+    by_kl = own[0].has_certain_answers
+    references = [
+        Reference(name, _scores([_parts(r, name) for r in own], trained, longer, by_kl))
+        for name in names
+        if not (by_kl and name == "best constant")  # it is fitted to the MAE, which any point mass has at 0
+    ]
+    return Ranking(group, trained, longer, tuple(_rank(rows)), tuple(references), failed)
 
 
-def preset_values(config: dict[str, Any]) -> dict[str, Any]:
-    """What its preset says of this task; nothing for a preset that we do not have."""
-    preset = PRESETS.get(config["preset"])
-    return {**USUAL, **preset.values_for(config["task"])} if preset else {}
+def _make_row(seeds: list[RunRecord], members: list[RunRecord], longer: tuple[int, ...], sent: bool) -> Row:
+    first = seeds[0]
+    trained = first.config.horizon
+    scores = _scores([record.metrics for record in seeds], trained, longer, first.has_certain_answers)
+    return Row(
+        arch=first.config.label,
+        settings=_settings(first, members),
+        records=tuple(seeds),
+        scores=scores,
+        interval=interval([record.error_bits for record in seeds]),
+        memory=_memory(scores.kl, reference_means(seeds, trained, "kl")),
+        is_preset_default=is_preset_default(first.config),
+        is_self_reported=sent,
+        is_informed=scores.kl < mean_metric(seeds, trained, "kl", "uniform"),
+    )
 
 
-def untouched(config: dict[str, Any]) -> bool:
-    """Every setting is its preset's; supervision and horizons have tables or columns of their own."""
-    usual = preset_values(config)
-    told = {k: v for k, v in {**USUAL, **config}.items() if k in usual and k not in ("supervision", "horizons")}
-    return bool(usual) and all(usual[k] == v for k, v in told.items())
+def _memory(kl: float, references: dict[str, float]) -> Memory | None:
+    found = effective_memory(kl, references)
+    if found is None:
+        return None
+    *bound, observations = found.split()
+    return Memory(float(observations), *bound)
 
 
-def same_settings(records: Sequence[RunRecord], marked: Set[str] = frozenset()) -> list[list[RunRecord]]:
-    """Seeds of one row; what is self-reported never enters the mean of what is not.
+def _parts(record: RunRecord, reference: str) -> dict[str, Parts | None]:
+    return {k: known[reference] if known else None for k, known in record.references.items()}
 
-    Of a search for the learning rate what it chose counts, not the errors that it saw: those differ between machines,
-    and a seed that was searched for on two of them is no second seed: it has a row of its own.
+
+def _scores(trees: Sequence[dict[str, Parts | None]], trained: int, longer: Sequence[int], by_kl: bool) -> Scores:
+    """Means over seeds, from the metrics of each."""
+
+    def average(k: int, part: str, metric: str) -> float:
+        return mean(tree[str(k)][part][metric] for tree in trees)  # type: ignore[index]
+
+    error = "kl" if by_kl else "entropy_mae"
+    at = {
+        k: (average(k, "all", error), average(k, "post", error)) if all(tree.get(str(k)) for tree in trees) else None
+        for k in longer
+    }
+    mae, kl, curve = (average(trained, "all", metric) for metric in ("entropy_mae", "kl", "entropy_curve_mae"))
+    return Scores(mae, kl, curve, at, by_kl)
+
+
+def _rank(rows: list[Row]) -> list[Row]:
+    """Rows from the best on, with ranks.
+
+    Rows with the preset's settings compare: the tuned ones, or the untuned ones if there are more of those. Where no
+    row has the preset's settings, those with the settings that most rows share compare. As soon as two of them have
+    seeds that were never used for recipes, only such rows compare.
+    A row whose KL is not below the uniform predictor's knows nothing, whatever its entropies. A model that was trained
+    elsewhere compares with nothing.
     """
-    rows: dict[tuple[bool, str, int], list[RunRecord]] = defaultdict(list)
+    if any(row.is_elsewhere for row in rows):
+        return rows  # then all rows are: unknown supervision has a table of its own
+    usual = [row for row in rows if row.is_preset_default]
+    fresh = [row for row in usual if not row.config.is_recipe_work]
+    able = fresh if len(fresh) > 1 else usual
+    mostly = 2 * sum(bool(row.config.tuning) for row in able) >= len(able)
+    compared = {id(row) for row in able if bool(row.config.tuning) == mostly}
+    rows = [replace(row, compares=id(row) in compared) for row in rows]
+    if usual:
+        compares = [row.compares for row in rows]
+    else:
+        settings = [comparable_settings(row.config) for row in rows]
+        counts = Counter(settings).most_common(2)
+        tied = len(counts) > 1 and counts[0][1] == counts[1][1]
+        compares = [not tied and each == counts[0][0] for each in settings]
+    counted = [row for row, compared in zip(rows, compares, strict=True) if compared and row.is_informed]
+    ranks = shared_ranks([list(row.errors.values()) for row in counted])
+    by_kl = shared_ranks([[record.at()["all"]["kl"] for record in row.records] for row in counted])
+    tests = [paired_p(above.errors, row.errors) for above, row in pairwise(counted)]
+    ranked = {
+        id(row): replace(row, rank=rank, kl_rank=other if other != rank else None, p=p)
+        for row, rank, other, p in zip(counted, ranks, by_kl, [None, *holm(tests)], strict=False)
+    }
+    return [ranked.get(id(row), row) for row in rows]
+
+
+def _settings(record: RunRecord, members: Sequence[RunRecord]) -> tuple[str, ...]:
+    """Every setting that is not the preset's, or that distinguishes the row from its architecture's other rows."""
+    if record.config.elsewhere:
+        return (f"file={record.config.elsewhere.get('sha256', '')[:7]}",)
+    mine = vars(record.config)
+    rivals = [vars(r.config) for r in members if r.config.arch == record.config.arch]
+    usual = preset_values(record.config)
+    # shown in other columns or in the title; a search scales both rates alike
+    elsewhere = {"arch", "arch_source", "task_source", "seed", "tuning", "supervision", "horizon"}
+    elsewhere |= {"adam_lr"} if record.config.tuning else set()
+    apart = [
+        f"{k}={v}"
+        for k, v in mine.items()
+        if k not in elsewhere
+        and (usual[k] != v if k in usual and k != "horizons" else any(rival[k] != v for rival in rivals))
+    ]
+    if mine["tuning"] and not all(rival["tuning"] for rival in rivals):
+        apart.append("tuned")
+    if record.config.is_recipe_work and not all(member.config.is_recipe_work for member in members):
+        apart.append("recipe seeds")
+    return tuple(apart)
+
+
+def group_seeds(records: Sequence[RunRecord], theirs: frozenset[str] = frozenset()) -> list[list[RunRecord]]:
+    """Seeds of one row. A self-reported record never enters the mean of our own.
+
+    A learning-rate search counts by the rate that it chose, since the errors that it saw differ between machines. A
+    seed that was run after two searches has a second row: it is not a second seed. Seeds of recipe work have rows of
+    their own.
+    """
+    rows: dict[tuple[bool, bool, str, int], list[RunRecord]] = defaultdict(list)
     times: Counter[tuple[bool, str, int]] = Counter()
-    for record in sorted(records, key=lambda r: r.config["seed"]):
-        config = {**record.config, "tuning": bool(record.config.get("tuning"))}
-        settings = json.dumps({k: v for k, v in config.items() if k != "seed"}, sort_keys=True)
-        mine = record.id in marked
-        rows[mine, settings, times[mine, settings, config["seed"]]].append(record)
-        times[mine, settings, config["seed"]] += 1
+    for record in sorted(records, key=lambda r: r.config.seed):
+        config = {**record.config.to_json(), "tuning": bool(record.config.tuning)}
+        seed = config.pop("seed")
+        settings = json.dumps(config, sort_keys=True)
+        sent = record.id in theirs
+        rows[sent, record.config.is_recipe_work, settings, times[sent, settings, seed]].append(record)
+        times[sent, settings, seed] += 1
     return list(rows.values())
 
 
-def row_name(record: RunRecord, records: list[RunRecord]) -> str:
-    """The architecture, and every setting that is not its preset's, or sets it apart from its like in other ways."""
-    rivals = [{**USUAL, **r.config} for r in records if r.config["arch"] == record.config["arch"]]
-    usual = preset_values(record.config)
-    elsewhere = ("seed", "tuning", "supervision", "horizon")  # in columns of their own, or in the table's title
-    told = {k: v for k, v in {**USUAL, **record.config}.items() if k not in elsewhere}
-    apart = [
-        f"{k}={v}"
-        for k, v in told.items()
-        if (usual[k] != v if k in usual and k != "horizons" else any(c[k] != v for c in rivals))
-    ]
-    if "tuning" in record.config and not all(c["tuning"] for c in rivals):
-        apart.append("tuned")
-    return printable(" ".join([record.config["arch"], *apart]))
+def task_settings(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All of a task's parameters, as this run had them and as its preset has them."""
+    known = {} if config.task_source else task_parameters(config.task)  # external code need not be loaded
+    own = {**known, "horizon": config.horizon}
+    return {**own, **config.task_params}, {**own, **preset_values(config)}
 
 
-def ranked(
-    records: list[RunRecord], trained: str, marked: Set[str] = frozenset()
-) -> list[tuple[dict[int, float], list[RunRecord]]]:
-    """Rows from the best on: the error of each seed, and the records."""
-    rows = [
-        ({r.config["seed"]: r.metrics[trained]["all"]["entropy_mae"] for r in same}, same)
-        for same in same_settings(records, marked)
-    ]
-    return sorted(rows, key=lambda row: mean(row[0].values()))
+def preset_values(config: RunConfig) -> dict[str, Any]:
+    """The preset's values for this task; none for an unknown preset."""
+    preset = PRESETS.get(config.preset)
+    return {**LATER_DEFAULTS, **preset.values_for(config.task, config.task_params)} if preset else {}
 
 
-def ranks(runs: list[tuple[dict[int, float], list[RunRecord]]], trained: str) -> list[str]:
-    """Of rows from the best on: a number; † for what does not compare with the rest; - for what has learned nothing.
+def is_preset_default(config: RunConfig) -> bool:
+    """Every setting is its preset's or was searched; supervision and horizons have tables or columns of their own."""
+    usual = preset_values(config)
+    elsewhere = {"supervision", "horizons", "arch_source", "task_source", "tuning"}
+    elsewhere |= set(SEARCHED) if config.tuning else set()
+    return bool(usual) and all(usual[k] == v for k, v in vars(config).items() if k in usual and k not in elsewhere)
 
-    Rows with the preset's own settings compare, and where there are none, those of the settings that most rows share.
-    One whose KL is not below the uniform predictor's knows no more than that, whatever its entropies.
+
+def comparable_settings(config: RunConfig) -> str:
+    """The settings that two architectures must share to be compared. Those that were searched may differ."""
+    ignored = ("arch", "arch_source", "seed", *(SEARCHED if config.tuning else ()))
+    shared = {k: v for k, v in vars(config).items() if k not in ignored}
+    return json.dumps({**shared, "tuning": bool(config.tuning)}, sort_keys=True)
+
+
+def mean_metric(
+    records: Sequence[RunRecord], horizon: int, metric: str, reference: str | None = None, part: str = "all"
+) -> float:
+    """A metric's mean over seeds, of the models or of a reference predictor on their sequences."""
+    if reference is None:
+        return mean(record.at(horizon)[part][metric] for record in records)
+    return mean(record.references[str(horizon)][reference][part][metric] for record in records)  # type: ignore[index]
+
+
+def other_parts(ranking: Ranking) -> tuple[list[str], list[tuple[str, bool, list[float]]]]:
+    """The parts that a task's settings add, and the KL of each row and of each exact answer on them.
+
+    A line is a name, whether it is a reference, and a KL for each part at the training horizon.
     """
-    own = [untouched(same[0].config) for _, same in runs]
-    given = [setting(same[0].config) for _, same in runs]
-    first, *rest = Counter(given).most_common(2) or [("", 0)]
-    shared_by_most = None if rest and rest[0][1] == first[1] else first[0]
-    compares = own if any(own) else [each == shared_by_most for each in given]
-    informed = [mean_of(same, trained, "kl") < mean_of(same, trained, "kl", "uniform") for _, same in runs]
-    counted = [a and b for a, b in zip(compares, informed, strict=True)]
-    shared = iter(shared_ranks([[*errors.values()] for (errors, _), ok in zip(runs, counted, strict=True) if ok]))
-    return [str(next(shared)) if ok else "-" if not known else "†" for ok, known in zip(counted, informed, strict=True)]
+    common = set.intersection(*(set(record.at()) for record in ranking.records)) - {"all", "post"}
+    if not common:
+        return [], []
+    names, k = ["all", *sorted(common)], ranking.trained
+    lines = [(r.name, False, [mean_metric(r.records, k, "kl", part=part) for part in names]) for r in ranking.rows]
+    exact = [name for name, _ in ranking.references if name.endswith(" prior") or name == "uniform"]
+    lines += [(name, True, [mean_metric(ranking.records, k, "kl", name, part) for part in names]) for name in exact]
+    return names, lines
 
 
-def setting(config: dict[str, Any]) -> str:
-    """All that two architectures must share to be compared; a rate that was searched for may differ."""
-    shared = {**USUAL, **config, "tuning": bool(config.get("tuning"))}
-    ignored = ("arch", "seed", *(("lr", "adam_lr") if shared["tuning"] else ()))
-    return json.dumps({k: v for k, v in shared.items() if k not in ignored}, sort_keys=True)
-
-
-def mean_of(records: list[RunRecord], k: str, metric: str, reference: str | None = None) -> float:
-    """Over seeds: of the models, or of a reference predictor on their sequences."""
-    trees = [r.references[k][reference] if reference else r.metrics[k] for r in records]
-    return mean(tree["all"][metric] for tree in trees)
-
-
-def references_of(records: list[RunRecord], k: str, metric: str = "entropy_mae") -> dict[str, float]:
-    """The error of each reference predictor on the sequences of a row, its mean over seeds."""
-    return {name: mean_of(records, k, metric, name) for name in records[0].references[k]}
-
-
-def one_row_each(records: list[RunRecord]) -> dict[str, tuple[dict[int, float], list[RunRecord]]]:
-    """An architecture's row with the preset's own settings, and where there is none, its best."""
-    rows = ranked(records, str(records[0].config["horizon"]))
-    found: dict[str, tuple[dict[int, float], list[RunRecord]]] = {}
-    for errors, same in sorted(rows, key=lambda row: not untouched(row[1][0].config)):
-        found.setdefault(same[0].config["arch"], (errors, same))
-    return found
-
-
-def longest(records: list[RunRecord]) -> str:
-    """The longest horizon that all of these could read."""
-    common = set.intersection(*({k for k, curves in r.by_position.items() if curves} for r in records))
-    return max(common, key=int)
-
-
-def beyond(records: list[RunRecord]) -> list[str]:
-    """The horizons longer than the trained one at which any of these was scored."""
-    trained = records[0].config["horizon"]
-    return sorted({k for r in records for k in r.references if r.references[k] and int(k) > trained}, key=int)
-
-
-def number(value: float) -> str:
-    """Four decimals, or two digits of what is smaller; a billionth of a bit is the rounding of float64."""
-    if isinf(value):
-        return "∞"
-    if abs(value) < 1e-9:
-        return "0"
-    return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.1e}"
-
-
-def printable(text: object) -> str:
-    """Text from a record on one line, without invisible signs."""
-    return "".join(sign for sign in " ".join(str(text).split())[:200] if sign.isprintable())
-
-
-def plain(text: object) -> str:
-    """The same for Markdown: it can neither break a table nor carry markup or a link."""
-    safe = printable(text)
-    for mark in "\\`*_{}[]<>#|!~&@":
-        safe = safe.replace(mark, "\\" + mark)
-    return safe.replace("://", "\\://").replace("www.", "www\\.")
+def reference_means(records: Sequence[RunRecord], horizon: int, metric: str = "entropy_mae") -> dict[str, float]:
+    """Each reference predictor's mean error over the sequences of a row's seeds."""
+    known = records[0].references[str(horizon)] or {}
+    return {name: mean_metric(records, horizon, metric, name) for name in known}

@@ -1,14 +1,14 @@
-"""Records on a terminal: tables with a sparkline of the error by position, and entropies drawn with characters.
+"""Rankings on a terminal: tables with a sparkline of the error by position, and entropies drawn with characters.
 
-A sparkline has a bar for each stretch of positions, up to the training horizon and, after a `|`, beyond it; its height
+A sparkline has a bar for each stretch of positions, up to the training horizon and, after a `|`, beyond it. The height
 is the logarithm of the error, from a thousandth of a bit or less to one bit or more. A picture shows H_Bayes as dots,
-H_model as rings, and both as full circles where they meet. Neither is drawn where the characters cannot be shown.
+H_model as rings, and both as full circles where they meet. Neither is drawn if the terminal lacks the characters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Sequence
 
 import numpy as np
 from rich.columns import Columns
@@ -16,67 +16,69 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.board import failures, table
+from bench.board.ranking import Ranking, Row, longest
 from bench.records import RunRecord
-from bench.rows import group, longest, printable, ranked
+from bench.text import number, printable
 
 BARS = "▁▂▃▄▅▆▇█"
 FLOOR, CEILING = 1e-3, 1.0  # bits
 STRETCHES = 8  # bars up to the training horizon, and as many beyond it
 WIDTH, HEIGHT = 40, 7  # of a picture
 KEY = "○ H_model  · H_Bayes  ● both"
-PICTURES = 4  # at the most: the best row of each ranking
-PLAIN = 120  # columns where there is no terminal to ask
+PICTURES = 4  # at most: the best row of each ranking
+PLAIN = 120  # columns if the output is no terminal
 
 
-def show(records: list[RunRecord], console: Console, marked: Set[str] = frozenset(), pictures: bool = False) -> None:
-    """The columns that answer the question, and at the end what the best row of each ranking looks like."""
+def show(rankings: Sequence[Ranking], console: Console, pictures: bool = False) -> None:
+    """The most important columns, and at the end a picture of the best row of each ranking."""
     if not console.is_terminal:
         console = Console(file=console.file, width=PLAIN)
     drawn = "utf" in console.encoding.lower()
-    leaders = []
-    for name, members in group(records).items():
-        good = [record for record in members if record.status == "ok"]
-        console.print(Text(f"\n{name}", style="bold"), soft_wrap=True)
-        if good:
-            leaders.append(ranked(good, str(good[0].config["horizon"]), marked)[0][1][0])
-            console.print(ranking(good, marked, drawn))
-        for failure in failures(members):
-            console.print(Text(f"FAILED: {unescaped(failure)}", style="red"), soft_wrap=True)
+    for ranking in rankings:
+        console.print(Text(f"\n{ranking.group}", style="bold"), soft_wrap=True)
+        if ranking.rows:
+            console.print(ranking_table(ranking, drawn))
+        for record in ranking.failed:
+            failure = f"FAILED: {record.config.label}, seed {record.config.seed}: {record.error}"
+            console.print(Text(printable(failure), style="red"), soft_wrap=True)
+    leaders = [ranking.rows[0].records[0] for ranking in rankings if ranking.rows]
     if pictures and drawn and leaders:
         console.print()
         console.print(Columns([picture(record) for record in leaders[:PICTURES]], padding=(1, 4)))
 
 
-def ranking(good: list[RunRecord], marked: Set[str] = frozenset(), drawn: bool = True) -> Table:
-    """One ranking; the references stand in it as in the Markdown, faint."""
-    header, rows = table(good, marked)
-    last = [column for column in header if column.endswith("new")][-1:]
-    wanted = ["#", "architecture", header[2], "KL", *last, "memory", "seconds"]
-    keep = [header.index(column) for column in wanted if column in header]
+def ranking_table(ranking: Ranking, drawn: bool = True) -> Table:
+    """One ranking, with the references between its rows, faint."""
+    has_memory = any(row.memory for row in ranking.rows)
     made = Table(box=None, header_style="bold", pad_edge=False)
-    for i in keep:
-        made.add_column(header[i], justify="left" if header[i] == "architecture" else "right", no_wrap=i != 1)
+    made.add_column("#", justify="right", no_wrap=True)
+    made.add_column("architecture")
+    longer = [f"new to K={ranking.longer[-1]}"] if ranking.longer else []
+    memory = ["memory"] if has_memory else []
+    error, other = ("KL", "MAE") if ranking.by_kl else ("MAE", "KL")
+    for title in (f"{error} K={ranking.trained}", other, *longer, *memory, "seconds"):
+        made.add_column(title, justify="right", no_wrap=True)
     if drawn:
         made.add_column("error by position", no_wrap=True)
-    runs = iter(ranked(good, str(good[0].config["horizon"]), marked))  # in the order of the rows that have a rank
-    for row in rows:
-        cells = [Text(unescaped(row[i])) for i in keep]
-        same = next(runs)[1] if row[0] else None
-        line = [Text(sparkline(same), style="cyan")] if drawn and same else []
-        made.add_row(*cells, *line, style=None if same else "dim")
+    for line in ranking.lines:
+        row = line if isinstance(line, Row) else None
+        cells = [row.place, row.name + row.mark] if row else ["", line.name]
+        cells += [number(line.scores.error) + (row.spread if row else "")]
+        cells += ["" if line.other is None else number(line.other)]
+        cells += ["n/a" if line.scores.new is None else number(line.scores.new)] if longer else []
+        if row:
+            cells += [str(row.memory or "")] if memory else []
+            cells += ["not measured" if row.seconds is None else f"{row.seconds:.0f}"]
+        texts = [Text(cell) for cell in cells]
+        if row and drawn:
+            texts.append(Text(sparkline(row), style="cyan"))
+        made.add_row(*texts, style=None if row else "dim")
     return made
 
 
-def unescaped(cell: str) -> str:
-    """Without the marks of Markdown."""
-    return cell.replace("*", "").replace("\\", "")
-
-
-def sparkline(same: list[RunRecord]) -> str:
-    k = longest(same)
-    errors = np.mean([record.by_position[k]["entropy_mae"] for record in same], axis=0)
-    trained = same[0].config["horizon"]
+def sparkline(row: Row) -> str:
+    errors = np.array(row.error_curve)
+    trained = row.config.horizon
     parts = [errors[:trained], errors[trained:]]
     return "|".join("".join(map(_bar, np.array_split(part, min(STRETCHES, len(part))))) for part in parts if len(part))
 
@@ -89,9 +91,9 @@ def _bar(errors: np.ndarray) -> str:
 
 def picture(record: RunRecord) -> Text:
     """H_model against H_Bayes by position, a few lines high."""
-    k = longest([record])
-    bayes, model = (np.array(record.by_position[k][name]) for name in ("h_bayes", "h_model"))
-    trained = record.config["horizon"]
+    curves = record.by_position[str(longest([record]))] or {}
+    bayes, model = np.array(curves["h_bayes"]), np.array(curves["h_model"])
+    trained = record.config.horizon
     columns = np.linspace(0, len(bayes) - 1, min(WIDTH, len(bayes))).round().astype(int)
     low, high = min(bayes.min(), model.min()), max(bayes.max(), model.max())
     step = (high - low) / (HEIGHT - 1) or 1.0
@@ -105,12 +107,13 @@ def picture(record: RunRecord) -> Text:
         lines[exact][x] = "·"
         lines[ours][x] = "●" if ours == exact else "○"
     text = Text()
-    text.append(printable(f"{record.config['arch']} on {record.config['task']}"), style="bold")
+    text.append(printable(f"{record.config.label} on {record.config.task_label}"), style="bold")
     text.append(f"\n{KEY}\n", style="dim")
     for y, line in enumerate(lines):
         label = f"{high:.2f}" if y == 0 else f"{low:.2f}" if y == HEIGHT - 1 else ""
         text.append(f"{label:>5} ", style="dim")
         text.append("".join(line) + "\n")
-    beyond = f"trained to {trained}, " if len(bayes) > trained else ""
+    edges = "training horizon" if record.config.elsewhere else "trained to"
+    beyond = f"{edges} {trained}, " if len(bayes) > trained else ""
     text.append(f"{'':>5} k = 1 to {len(bayes)}, {beyond}bits", style="dim")
     return text

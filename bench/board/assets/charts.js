@@ -14,11 +14,7 @@ function el(tag, attributes = {}, ...children) {
   return node;
 }
 
-// --- colours after Okabe and Ito, darker on white and brighter on black; six hues and five shapes make thirty signs
-const HUES = {
-  light: ["#0072b2", "#d55e00", "#008a64", "#aa4499", "#a97400", "#3a93c4"],
-  dark: ["#4ba3e3", "#ff8a3d", "#2fc79b", "#e58fc4", "#edb52f", "#8fd0f5"],
-};
+// --- colours: the page's data has them, so that every chart of the project shares one palette
 const SHAPES = [
   "M-.9,0A.9,.9,0,1,1,.9,0A.9,.9,0,1,1,-.9,0Z",
   "M-.8,-.8H.8V.8H-.8Z",
@@ -29,7 +25,7 @@ const SHAPES = [
 const DASHES = [[1, 0], [7, 3], [2, 3], [9, 3, 2, 3]];
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const order = (arch) => Math.max(0, DATA.archs.indexOf(arch));
-const hue = (arch) => HUES[dark.matches ? "dark" : "light"][order(arch) % 6];
+const hue = (arch) => DATA.hues[dark.matches ? "dark" : "light"][order(arch) % 6];
 const shape = (arch) => SHAPES[order(arch) % 5];
 const dash = (arch) => DASHES[Math.floor(order(arch) / 6) % 4];
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -55,7 +51,7 @@ function drawSymbol(arch) {
 function bits(value) {
   if (value === null || value === undefined) return "n/a";
   if (Math.abs(value) < 1e-9) return "0";
-  return Math.abs(value) >= 0.001 ? value.toFixed(4) : value.toExponential(1);
+  return Math.abs(value) >= 0.001 ? value.toFixed(4) : value.toExponential(1).replace(/e-(\d)$/, "e-0$1");
 }
 const whole = (value) => (value === null || value === undefined ? "not measured" : Math.round(value).toLocaleString("en"));
 function measured(value, unit) {
@@ -130,11 +126,6 @@ function ticks(values, most = 6) {
   }
 }
 const BITS = { labelExpr: "datum.value == 0 ? '0' : datum.value < 0.001 ? format(datum.value, '.0e') : format(datum.value, '~g')" };
-// One row an architecture: that with the preset's settings, or else its best.
-function firsts(rows) {
-  const own = [...rows].sort((a, b) => b.own - a.own);
-  return own.filter((row, i) => own.findIndex((other) => other.arch === row.arch) === i);
-}
 // An interval may reach far below all errors, which a log axis would show: it ends at the edge.
 const ends = (points, field) => {
   const edge = Math.min(...points.map((point) => point[field])) / 2;
@@ -199,11 +190,11 @@ function lines(references, y) {
 // Error against cost; the line joins the rows that no other row beats in both.
 function pareto(rows, references, cost, metric, titles) {
   const points = ends(rows.filter((row) => row[cost] > 0 && row[metric] > 0).map((row) => ({
-    arch: row.arch, own: row.own, x: row[cost], y: row[metric], low: row.interval?.[0], high: row.interval?.[1],
+    arch: row.arch, own: row.own, x: row[cost], y: row[metric], ...(row[metric] === row.error ? { low: row.interval?.[0], high: row.interval?.[1] } : {}),
     tip: { name: row.name, [titles.metric]: `${bits(row[metric])} bits`, [titles.cost]: measured(row[cost], cost === "state" ? "bytes" : cost) },
   })), "y");
-  const constant = references.find(([name]) => name === "best constant")?.[1] ?? Infinity;
-  const front = points.filter((a) => a.y < constant && !points.some((b) => b.x <= a.x && b.y <= a.y && (b.x < a.x || b.y < a.y)));
+  const floor = Math.min(...references.map(([, value]) => value).filter((value) => value > 1e-9)); // of what reads nothing
+  const front = points.filter((a) => a.y < floor && !points.some((b) => b.x <= a.x && b.y <= a.y && (b.x < a.x || b.y < a.y)));
   const { color, shape } = byArch(points);
   const x = { field: "x", type: "quantitative", title: titles.axis, scale: logarithmic({ padding: 24 }), axis: { format: "~s", grid: false, values: ticks(points.map((point) => point.x)) } };
   const y = { field: "y", type: "quantitative", title: `${titles.metric}, bits`, scale: logarithmic(), axis: { values: ticks([...points.map((point) => point.y), ...references.map(([, value]) => value).filter((value) => value > 1e-9)]), ...BITS } };
@@ -211,7 +202,7 @@ function pareto(rows, references, cost, metric, titles) {
     lines(references, y),
     { data: { values: front }, mark: { type: "line", interpolate: "step-after", color: ink("muted"), strokeWidth: 1.5, opacity: 0.7 }, encoding: { x, y } },
     { data: { values: points }, encoding: { x, y, color, opacity: { condition: { test: "datum.own", value: 1 }, value: 0.35 } }, layer: [
-      ...(metric === "mae" ? [{ transform: [{ filter: "isValid(datum.low)" }], mark: { type: "rule", strokeWidth: 2 }, encoding: { y: { ...y, field: "low" }, y2: { field: "high" } } }] : []),
+      { transform: [{ filter: "isValid(datum.low)" }], mark: { type: "rule", strokeWidth: 2 }, encoding: { y: { ...y, field: "low" }, y2: { field: "high" } } },
       { mark: { type: "point", filled: true, size: 120, strokeWidth: 0 }, encoding: { shape, tooltip: { field: "tip" } } },
     ] },
   ];
@@ -221,11 +212,11 @@ function pareto(rows, references, cost, metric, titles) {
 // Error at the training horizon, then on the new positions alone of each longer one.
 function lengths(group, rows) {
   const stops = [`K = ${group.trained}`, ...group.longer.map((k) => `new, to ${k}`)];
-  const values = (at, mae) => [mae, ...group.longer.map((k) => at[k]?.[1] ?? null)];
-  const points = rows.flatMap((row) => values(row.at, row.mae).map((value, i) => ({ arch: row.arch, row: row.name, stop: stops[i], value,
+  const values = (at, error) => [error, ...group.longer.map((k) => at[k]?.[1] ?? null)];
+  const points = rows.flatMap((row) => values(row.at, row.error).map((value, i) => ({ arch: row.arch, row: row.name, stop: stops[i], value,
     tip: { name: row.name, [stops[i]]: `${bits(value)} bits` } }))).filter((point) => point.value > 1e-9);
-  const references = group.refs.filter(([name]) => !name.startsWith("window")).flatMap(([name, mae, , , at]) =>
-    values(at, mae).map((value, i) => ({ name, stop: stops[i], value }))).filter((point) => point.value > 1e-9);
+  const references = group.refs.filter(({ name }) => !name.startsWith("window")).flatMap(({ name, error, at }) =>
+    values(at, error).map((value, i) => ({ name, stop: stops[i], value }))).filter((point) => point.value > 1e-9);
   const { color, shape, strokeDash } = byArch(rows);
   const x = { field: "stop", type: "ordinal", sort: stops, title: null, scale: { padding: 0.6 }, axis: { labelAngle: 0, grid: false, labelOverlap: false } };
   const y = { field: "value", type: "quantitative", title: "error, bits", scale: logarithmic(), axis: { values: ticks([...points, ...references].map((point) => point.value)), ...BITS } };
@@ -241,31 +232,6 @@ function lengths(group, rows) {
   ] };
 }
 
-// Every task at a glance: errors as shares of what one makes who reads nothing.
-function overview(groups, held) {
-  const points = ends(groups.flatMap((group) => {
-    const constant = group.refs.find(([name]) => name === "best constant")?.[1];
-    const bound = (row, i) => (row.interval ? row.interval[i] / constant : undefined);
-    return firsts(group.shown).map((row) => ({ arch: row.arch, task: group.label, share: row.mae / constant, low: bound(row, 0), high: bound(row, 1), tip: { name: row.name, task: group.label, error: `${bits(row.mae)} bits`, "of the best constant's": `${(100 * row.mae / constant).toPrecision(2)} %` } }));
-  }).filter((point) => point.share > 0), "share");
-  const { color, shape } = byArch(points);
-  const y = { field: "task", type: "nominal", title: null, sort: groups.map((group) => group.label), scale: { paddingInner: 0.25, paddingOuter: 0.1 }, axis: { labelLimit: Math.min(260, 0.32 * document.body.clientWidth), domain: false, ticks: false, labelFontSize: 13, labelColor: ink("text") } };
-  const yOffset = { field: "arch", type: "nominal", sort: DATA.archs, scale: { paddingOuter: 0.3 } };
-  const percent = { labelExpr: "datum.value >= 0.01 ? format(datum.value, '~%') : format(datum.value * 100, '~g') + '%'" };
-  const x = { field: "share", type: "quantitative", title: "share of the best constant's error", scale: logarithmic({ padding: 24 }), axis: { values: ticks([1, held, ...points.map((point) => point.share)]), grid: true, ...percent } };
-  const mark = (at, text) => ({ data: { values: [{ at }] }, encoding: { x: { ...x, field: "at" } }, layer: [
-    { mark: { type: "rule", color: ink("muted"), strokeDash: [4, 4] } },
-    { mark: { type: "text", y: -8, color: ink("muted"), fontSize: 11, text } },
-  ] });
-  const bands = { data: { values: groups.map(({ label }) => ({ task: label })) }, mark: { type: "rect", color: ink("text"), opacity: 0.035 }, encoding: { y } };
-  return { layer: [
-    bands, mark(1, "reads nothing"), mark(held, "held"),
-    { data: { values: points }, encoding: { x, y, yOffset, color }, layer: [
-      { transform: [{ filter: "isValid(datum.low)" }], mark: { type: "rule", strokeWidth: 2 }, encoding: { x: { ...x, field: "low" }, x2: { field: "high" } } },
-      { mark: { type: "point", filled: true, size: 130, opacity: 1, strokeWidth: 0 }, encoding: { shape, tooltip: { field: "tip" } } },
-    ] },
-  ] };
-}
 
 // Error while training, from a run's own looks at itself.
 function dynamics(arch, looks) {

@@ -4,12 +4,13 @@
 const FILTERS = ["task", "preset", "supervision", "device"];
 const VIEWS = {
   board: ["Leaderboard", board], curves: ["Curves", curves], cost: ["Cost", cost], length: ["Length", lengthView],
-  primitives: ["Primitives", primitives], claims: ["Claims", claims], reading: ["How to read", reading],
+  primitives: ["Primitives", primitives], bayes: ["Is it Bayesian?", bayes], claims: ["Claims", claims], reading: ["How to read", reading],
 };
+if (!DATA.bayes.length) delete VIEWS.bayes; // no report has these tests
 const COSTS = {
   flops: "training FLOPs", seconds: "seconds", bytes: "peak memory, bytes", joules: "energy, joules", parameters: "parameters", state: "state, bytes",
 };
-const ERRORS = { mae: "error (MAE)", kl: "KL", curve: "curve MAE", far: "error on new positions" };
+const ERRORS = { error: "error", mae: "MAE", kl: "KL", curve: "curve MAE", far: "error on new positions" };
 
 // --- the address: #view?name=value&...
 function where() {
@@ -26,10 +27,13 @@ function go(change) {
   location.hash = link(view, set);
 }
 
-// --- what is chosen
+// --- what is chosen: the headline track, unless the address names another; * stands for all
+const HEADLINE = DATA.overviews[0] ?? {};
+const wanted = (set, name) => set.get(name) ?? HEADLINE[name] ?? "*";
+const fits = (set, item, names = FILTERS) => names.every((name) => wanted(set, name) === "*" || wanted(set, name) === item[name]);
 function chosen(set) {
   const off = new Set((set.get("without") || "").split(",").filter(Boolean));
-  const groups = DATA.groups.filter((group) => FILTERS.every((name) => !set.get(name) || group[name] === set.get(name)));
+  const groups = DATA.groups.filter((group) => fits(set, group));
   const apart = FILTERS.slice(1).filter((name) => new Set(groups.map((group) => group[name])).size > 1); // said where it differs
   return groups.map((group) => ({ ...group, label: [group.task, ...apart.map((name) => group[name])].join(" · "), shown: group.rows.filter((row) => !off.has(row.arch)) }));
 }
@@ -37,8 +41,8 @@ function chosen(set) {
 function controls(set) {
   const pick = (name, values, label, none) => el("label", {}, el("span", {}, label),
     el("select", { id: `pick-${name}`, onchange: (event) => go({ [name]: event.target.value }) },
-      none ? el("option", { value: "" }, none) : null,
-      values.map(([value, text]) => el("option", { value, selected: set.get(name) === value }, text))));
+      none ? el("option", { value: "*", selected: wanted(set, name) === "*" }, none) : null,
+      values.map(([value, text]) => el("option", { value, selected: (none ? wanted(set, name) : set.get(name)) === value }, text))));
   return { pick, row: el("form", { class: "filters", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() },
     FILTERS.map((name) => pick(name, [...new Set(DATA.groups.map((group) => group[name]))].sort().map((v) => [v, v]), name, "all"))) };
 }
@@ -58,13 +62,13 @@ const intro = (title, ...text) => [el("h2", {}, title), el("p", { class: "lead" 
 function columns(group) {
   const any = (name) => group.rows.some((row) => row[name] !== null && row[name] !== undefined);
   return [
-    { key: "rank", title: "#", value: (row) => row.mae, text: (row) => row.rank },
+    { key: "rank", title: "#", value: (row) => row.error, text: (row) => row.rank },
     { key: "name", title: "architecture", value: (row) => row.name, text: (row) => row.name, left: true },
-    { key: "mae", title: `MAE K=${group.trained}`, value: (row) => row.mae, text: (row) => bits(row.mae) },
+    { key: "error", title: `${group.error} K=${group.trained}`, value: (row) => row.error, text: (row) => bits(row.error) },
     { key: "strip" },
-    { key: "kl", title: "KL", value: (row) => row.kl, text: (row) => bits(row.kl) },
+    { key: "other", title: group.other, value: (row) => row.other, text: (row) => bits(row.other) },
     ...group.longer.map((k, i) => ({ key: `new${i}`, title: `K=${k} new`, value: (row) => row.at[k][1], text: (row) => bits(row.at[k][1]) })),
-    ...(any("memory") ? [{ key: "memory", title: "memory", value: (row) => parseFloat((row.memory || "").replace(/[<>] /, "")), text: (row) => row.memory || "" }] : []),
+    ...(any("memory") ? [{ key: "memory", title: "memory", value: (row) => row.observations, text: (row) => row.memory || "" }] : []),
     { key: "seconds", title: "seconds", value: (row) => row.seconds, text: (row) => whole(row.seconds) },
     { key: "parameters", title: "parameters", value: (row) => row.parameters, text: (row) => whole(row.parameters) },
     { key: "bytes", title: "peak", value: (row) => row.bytes, text: (row) => measured(row.bytes, "bytes") },
@@ -76,11 +80,11 @@ function columns(group) {
 
 function sorted(rows, column, down) {
   if (!column?.value) return rows;
-  const key = (row) => { const value = column.value(row); return value === null || Number.isNaN(value) ? undefined : value; };
+  const key = (row) => column.value(row) ?? undefined;
   return [...rows].sort((a, b) => {
     const [x, y] = [key(a), key(b)];
     if (x === undefined || y === undefined) return (x === undefined) - (y === undefined); // what is missing stays last
-    return (x < y ? -1 : x > y ? 1 : a.mae - b.mae) * (down && x !== y ? -1 : 1);
+    return (x < y ? -1 : x > y ? 1 : a.error - b.error) * (down && x !== y ? -1 : 1);
   });
 }
 
@@ -89,7 +93,7 @@ const short = (name) => ({ uniform: "U", "best constant": "C" })[name] || name.r
 
 // One scale a ranking: where an error lies between the smallest and the largest, in per cent, by its logarithm.
 function scale(group) {
-  const all = [...group.rows.flatMap((row) => [row.mae, ...(row.interval || [])]), ...group.refs.map(([, mae]) => mae)].filter((v) => v > 1e-7);
+  const all = [...group.rows.flatMap((row) => [row.error, ...(row.interval || [])]), ...group.refs.map(({ error }) => error)].filter((v) => v > 1e-7);
   const [low, high] = [Math.log10(Math.min(...all)) - 0.12, Math.log10(Math.max(...all)) + 0.12];
   const at = (value) => Math.max(0, Math.min(100, (100 * (Math.log10(Math.max(value, 1e-9)) - low)) / (high - low)));
   const decades = [];
@@ -101,11 +105,11 @@ function ranking(group, set) {
   const [sort, down] = [set.get("sort") || "rank", set.get("order") === "down"];
   const all = columns(group);
   const { at, decades } = scale(group);
-  const references = group.refs.filter(([, mae]) => mae > 1e-7);
-  const labels = references.map(([name, mae]) => [name, at(mae)]).sort((a, b) => a[1] - b[1]);
+  const references = group.refs.filter(({ error }) => error > 1e-7);
+  const labels = references.map(({ name, error }) => [name, at(error)]).sort((a, b) => a[1] - b[1]);
   for (let i = labels.length - 1; i >= 0; i--) labels[i][1] = Math.min(labels[i][1], (labels[i + 1]?.[1] ?? 108) - 8);
   // lines of the references: one background that all rows share
-  const rules = references.map(([, mae]) => `repeating-linear-gradient(var(--muted) 0 3px, transparent 3px 6px) ${at(mae)}% 0 / 1px 100% no-repeat`).join(", ");
+  const rules = references.map(({ error }) => `repeating-linear-gradient(var(--muted) 0 3px, transparent 3px 6px) ${at(error)}% 0 / 1px 100% no-repeat`).join(", ");
   const head = (column) => column.key === "strip"
     ? el("th", { scope: "col", class: "strip" }, el("span", { class: "ticks" }, decades.map((value, i) => el("span", { style: `left:${at(value)}%`, class: i % 2 ? "odd" : null }, value >= 0.001 ? String(+value.toPrecision(1)) : value.toExponential(0)))), el("span", { class: "hidden" }, "error on a log scale"))
     : el("th", { scope: "col", class: column.left ? "left" : null, "aria-sort": column.key === sort ? (down ? "descending" : "ascending") : null },
@@ -113,9 +117,9 @@ function ranking(group, set) {
   const cell = (column, row) => {
     if (column.key === "strip") return el("td", { class: "strip" },
       row.interval ? el("i", { class: "range", style: `left:${at(row.interval[0])}%;width:${at(row.interval[1]) - at(row.interval[0])}%;background:${hue(row.arch)}` }) : null,
-      el("i", { class: "dot", style: `left:${at(row.mae)}%` }, symbol(row.arch)));
-    if (column.key === "name") return el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(row.arch), el("span", {}, el("a", { href: `runs/${row.runs[0][1]}.html` }, row.name), row.self ? el("em", {}, "self-reported") : null)));
-    if (column.key === "mae") return el("td", {}, bits(row.mae), row.interval ? el("small", {}, `${bits(row.interval[0])}–${bits(row.interval[1])}`) : null);
+      el("i", { class: "dot", style: `left:${at(row.error)}%` }, symbol(row.arch)));
+    if (column.key === "name") return el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(row.arch), el("span", {}, el("a", { href: `runs/${row.runs[0][1]}.html` }, row.name), row.mark ? el("em", {}, row.mark) : null)));
+    if (column.key === "error") return el("td", {}, bits(row.error), row.interval ? el("small", {}, `${bits(row.interval[0])}–${bits(row.interval[1])}`) : null);
     if (column.key === "seeds") return el("td", { class: "seeds" }, row.runs.map(([seed, id]) => el("a", { href: `runs/${id}.html`, "aria-label": `seed ${seed} of ${row.name}` }, String(seed))));
     return el("td", {}, column.text ? column.text(row) : String(column.value(row)));
   };
@@ -127,52 +131,87 @@ function ranking(group, set) {
       el("tfoot", {}, el("tr", {}, all.map((column) => column.key === "strip"
         ? el("td", { class: "strip" }, labels.map(([name, x]) => el("span", { style: `left:${x}%`, class: name.startsWith("window") ? "window" : null }, short(name))))
         : el("td", {})))))) : null,
-    el("p", { class: "references" }, references.map(([name, mae]) => el("span", {}, el("b", {}, short(name)), ` ${name} ${bits(mae)}`))),
+    el("p", { class: "references" }, references.map(({ name, error }) => el("span", {}, el("b", {}, short(name)), ` ${name} ${bits(error)}`))),
     group.failed.map((run) => el("p", { class: "failed" }, el("b", {}, "failed"), ` ${run.arch}, seed ${run.seed}: ${run.error} `, el("a", { href: `runs/${run.id}.html` }, "its page"))));
+}
+
+// --- the heat map: one cell an architecture and task; a click opens the task's table
+const rgbOf = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+function shade(share) {
+  const [least, most] = DATA.ends.map(Math.log10);
+  const at = Math.max(0, Math.min(1, (Math.log10(share) - least) / (most - least)));
+  const [low, middle, high] = DATA.ramp[dark.matches ? "dark" : "light"].map(rgbOf);
+  const [from, to, part] = at < 0.5 ? [low, middle, 2 * at] : [middle, high, 2 * at - 1];
+  const rgb = from.map((value, i) => Math.round(value + part * (to[i] - value)));
+  const bright = (0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2]) / 255 > 0.5;
+  return `background:rgb(${rgb});color:${bright ? "#111" : "#fff"}`;
+}
+const trackOf = ({ preset, supervision, device }) => ({ preset, supervision, device });
+const tableLink = (overview, task) => link("board", new URLSearchParams({ task, ...trackOf(overview) }));
+
+function heatmap(overview) {
+  const cells = new Map(overview.cells.map((cell) => [`${cell[0]} ${cell[1]}`, cell]));
+  const cell = (arch, task) => {
+    const found = cells.get(`${arch} ${task}`);
+    if (!found) return el("td", {}, "");
+    const [, , error, share, agree, own, seeds] = found;
+    const said = `${arch} on ${task}: ${bits(error)} bits, ${(100 * share).toPrecision(2)} % of ${overview.baselines[task]}'s error, ${plural(seeds, "seed")}${agree ? "" : ", seeds disagree or there is only one"}`;
+    return el("td", { style: shade(share), class: agree ? null : "shaky" }, el("a", { href: tableLink(overview, task), "aria-label": said, title: said }, bits(error), own ? null : "†"));
+  };
+  return el("section", { class: "card" }, el("h3", {}, "How far from Bayes?", el("span", { class: "tags" }, Object.values(trackOf(overview)).map((name) => el("span", {}, name)))),
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Errors of all architectures on all tasks, preset ${overview.preset}, ${overview.supervision}, ${overview.device}` }, el("table", { class: "heat" },
+      el("thead", {}, el("tr", {}, el("td", {}), overview.tasks.map((task) => el("th", { scope: "col" }, el("a", { href: tableLink(overview, task) }, task))))),
+      el("tbody", {}, overview.archs.map((arch) => el("tr", {}, el("th", { scope: "row", class: "left" }, arch), overview.tasks.map((task) => cell(arch, task))))),
+      el("tfoot", {}, overview.floors.map(([name, ...errors]) => el("tr", {}, el("th", { scope: "row", class: "left" }, el("em", {}, name)), errors.map((error) => el("td", {}, bits(error)))))))),
+    el("p", { class: "references" }, `Error in bits at the training horizon; lower is better. The colour is its share of ${[...new Set(Object.values(overview.baselines))].map((name) => `${name}'s`).join(" or ")} error, on a log scale: pale is close to Bayes. Dashed: the seeds disagree, or there is only one. †: other settings than the preset's, or seeds that were also used for recipes. Choose a cell to see its table.`));
 }
 
 function board(set) {
   const groups = chosen(set);
-  const drawn = groups.filter((group) => group.shown.length).slice(0, 16);
-  const archs = new Set(groups.flatMap((group) => group.rows.map((row) => row.arch)));
-  const runs = groups.reduce((sum, group) => sum + group.failed.length + group.rows.reduce((n, row) => n + row.runs.length, 0), 0);
+  if (wanted(set, "task") !== "*") return [
+    el("h2", {}, wanted(set, "task")), el("p", {}, el("a", { href: link("board", new URLSearchParams([...set].filter(([name]) => name !== "task"))) }, "← All tasks")),
+    legend(set), groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
+  ];
+  const overviews = DATA.overviews.filter((overview) => fits(set, overview, FILTERS.slice(1)));
+  const runs = DATA.groups.reduce((sum, group) => sum + group.failed.length + group.rows.reduce((n, row) => n + row.runs.length, 0), 0);
+  const failed = groups.flatMap((group) => group.failed);
   return [
     el("h2", { class: "hidden" }, "Leaderboard"),
-    el("p", { class: "lead" }, "Every task here has an exact posterior and cannot be memorised, so a model's error is measured, in fractions of a bit. ",
-      el("b", {}, `${plural(runs, "run")}, ${plural(archs.size, "architecture")}, ${plural(new Set(groups.map((group) => group.task)).size, "task")}.`)),
-    legend(set),
-    drawn.length ? chart("How far from Bayes?", "Left is better. One mark an architecture: its row with the preset's settings, or else its best; bars are 95 % intervals over seeds.", `Error of every architecture on ${drawn.length} rankings, as a share of the best constant's; the tables below hold the numbers`, () => overview(drawn, DATA.primitives.held), drawn.reduce((sum, group) => sum + 14 + 13 * new Set(group.shown.map((row) => row.arch)).size, 0)) : null,
-    groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
+    el("p", { class: "lead" }, "Every task here has an exact posterior and cannot be memorised, so a model's error can be measured in fractions of a bit. ",
+      el("b", {}, `${plural(runs, "run")}, ${plural(DATA.archs.length, "architecture")}, ${plural(new Set(DATA.groups.map((group) => group.task)).size, "task")}.`)),
+    overviews.length ? overviews.map(heatmap) : groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
+    failed.map((run) => el("p", { class: "failed" }, el("b", {}, "failed"), ` ${run.arch}, seed ${run.seed}: ${run.error} `, el("a", { href: `runs/${run.id}.html` }, "its page"))),
   ];
 }
 
 // --- charts, one a ranking
 const grid = (groups, make) => (groups.length ? el("div", { class: "grid" }, groups.map((group) => el("section", { class: "card" }, heading(group), make(group)))) : nothing());
+const drawn = (group) => group.shown.filter((row) => row.shown); // one an architecture
 const withRows = (set) => chosen(set).filter((group) => group.shown.length);
 
 function curves(set) {
-  return [...intro("Entropy against position", "The wide pale line is Bayes: the exact uncertainty after k observations. A model that infers lies on it; shaded positions are beyond its training. Who cannot read that far was scored on shorter sequences, with a line of Bayes of their own. One line an architecture: its row with the preset's settings, or else its best."),
+  return [...intro("Entropy against position", "The wide pale line is Bayes: the exact uncertainty after k observations. A model that infers lies on it; shaded positions are beyond its training. Models limited to the training length are scored there; their Bayes curve is shorter. One line per architecture: its row with the preset's settings, or else its best."),
     legend(set),
-    grid(withRows(set), (group) => chart("Entropy of model and Bayes", null, `Entropy by position on ${group.task}: ${firsts(group.shown).map((row) => row.name).join(", ")}, and Bayes`, () => positions(firsts(group.shown), group.k, group.exams, group.trained, "h"), 260))];
+    grid(withRows(set), (group) => chart("Entropy of model and Bayes", null, `Entropy by position on ${group.task}: ${drawn(group).map((row) => row.name).join(", ")}, and Bayes`, () => positions(drawn(group), group.k, group.exams, group.trained, "h"), 260))];
 }
 
 function lengthView(set) {
   return [...intro("Who holds beyond the training horizon?", "Error at each position, and its mean over the new positions alone: the first ones cannot dilute a cliff. An architecture that cannot read a length has no mark there. One line each: the row with the preset's settings, or else the best."),
     legend(set),
     grid(withRows(set), (group) => [
-      chart("Error by position", null, `Error by position on ${group.task}`, () => positions(firsts(group.shown), group.k, group.exams, group.trained, "e"), 220),
-      group.longer.length ? chart("Mean error by length", null, `Error at the training horizon and beyond on ${group.task}`, () => lengths(group, firsts(group.shown)), 220) : el("p", { class: "empty" }, `This task ends at ${group.trained} positions: there is no longer one.`),
+      chart("Error by position", null, `Error by position on ${group.task}`, () => positions(drawn(group), group.k, group.exams, group.trained, "e"), 220),
+      group.longer.length ? chart("Mean error by length", null, `Error at the training horizon and beyond on ${group.task}`, () => lengths(group, drawn(group)), 220) : el("p", { class: "empty" }, `This task ends at ${group.trained} positions: there is no longer one.`),
     ])];
 }
 
 function cost(set) {
   const { pick } = controls(set);
-  const [x, y] = [Object.hasOwn(COSTS, set.get("x")) ? set.get("x") : "flops", Object.hasOwn(ERRORS, set.get("y")) ? set.get("y") : "mae"];
+  const [x, y] = [Object.hasOwn(COSTS, set.get("x")) ? set.get("x") : "flops", Object.hasOwn(ERRORS, set.get("y")) ? set.get("y") : "error"];
   const far = (group) => group.longer[group.longer.length - 1];
   const place = (group) => {
     const value = (at) => (far(group) ? at[far(group)][1] : null);
     const rows = group.shown.map((row) => ({ ...row, far: value(row.at) }));
-    const references = group.refs.filter(([name]) => ["uniform", "best constant"].includes(name)).map(([name, mae, kl, curve, at]) => [name, { mae, kl, curve, far: value(at) }[y]]);
+    const references = group.refs.filter(({ name }) => ["uniform", "best constant"].includes(name)).map((reference) => [reference.name, y === "far" ? value(reference.at) : reference[y]]);
     const missing = rows.filter((row) => !(row[x] > 0 && row[y] > 0));
     const why = `${y === "far" && !far(group) ? "This task has no longer horizon" : `Not on this chart (not measured, or 0): ${missing.map((row) => row.name).join(", ")}`}.`;
     return [
@@ -187,30 +226,49 @@ function cost(set) {
 }
 
 // --- tables
-const MARKS = { held: "●", partly: "◐", no: "○", "not measured": "–" };
+const MARKS = { held: "●", partly: "◐", no: "○", open: "?", "not measured": "–" };
 function primitives(set) {
   const { names, legend: told, tracks } = DATA.primitives;
-  const fits = (track) => FILTERS.slice(1).every((name) => !set.get(name) || track.split(/,? /).includes(set.get(name)));
-  const shown = Object.entries(tracks).filter(([track]) => fits(track));
+  const shown = tracks.filter((track) => fits(set, track, FILTERS.slice(1)));
   return [...intro("Which primitives of inference does it have?", told),
-    shown.length ? shown.map(([track, rows]) => el("section", { class: "card" }, el("h3", {}, track),
-      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Primitives, ${track}` }, el("table", { class: "primitives" },
+    shown.length ? shown.map(({ rows, ...track }) => el("section", { class: "card" }, el("h3", {}, Object.values(track).join(", ")),
+      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Primitives, ${Object.values(track).join(", ")}` }, el("table", { class: "primitives" },
         el("thead", {}, el("tr", {}, ["architecture", ...names].map((name) => el("th", { scope: "col", class: "left" }, name)))),
         el("tbody", {}, rows.map(([arch, ...cells]) => el("tr", {}, el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(arch), arch)),
-          cells.map(([word, shares, shaky]) => el("td", { class: `left ${word.split(" ")[0]}` }, el("b", {}, `${MARKS[word]} ${word}${shaky && word !== "not measured" ? " ~" : ""}`),
+          cells.map(([word, shares]) => el("td", { class: `left ${word.split(" ")[0]}` }, el("b", {}, `${MARKS[word]} ${word}`),
             Object.entries(shares).map(([task, share]) => el("small", {}, `${task} ${share < 0.001 ? "<0.1" : (100 * share).toFixed(1)} %`))))))))))) : nothing()];
+}
+
+const FAR = 3; // standard deviations of the exact predictor's own numbers
+function bayes() {
+  const tests = [...new Set(DATA.bayes.flatMap((row) => Object.keys(row.tests)))];
+  const cell = (found) => {
+    if (!found || found[0] === null) return el("td", {}, "n/a");
+    const [value, zero, spread, z] = found;
+    const far = z !== null && Math.abs(z) > FAR;
+    return el("td", { class: far ? "far" : null }, bits(value), el("small", {}, `exact ${bits(zero)}${spread ? ` ± ${bits(spread)}` : ""}`), z === null ? null : el("small", {}, `z ${z.toFixed(1)}${far ? " ▲" : ""}`));
+  };
+  return [...intro("Is it Bayesian?", `Four tests from the reports of single runs. Below each number is the exact predictor's own, with its standard deviation where chance plays a part; z is the distance between the two in these deviations, and ▲ marks more than ${FAR}. Martingale: how far a prediction drifts over the model's own rollouts. Exchangeability: how far the order of the evidence moves a prediction, as a share of what another sequence does. Log probability: bits between two orders of a sequence. Calibration: how far answers drawn from the model come true less or more often than it said. n/a: the test makes no sense for the task, or the model cannot do it; the run's page says why.`),
+    el("div", { class: "card" }, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Is it Bayesian?" }, el("table", { class: "bayes" },
+      el("thead", {}, el("tr", {}, ["architecture", "task"].map((name) => el("th", { scope: "col", class: "left" }, name)), tests.map((name) => el("th", { scope: "col" }, name)))),
+      el("tbody", {}, DATA.bayes.map((row) => el("tr", {},
+        el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(row.arch), el("span", {}, el("a", { href: `runs/${row.id}.html` }, row.arch), el("em", {}, `seed ${row.seed}${row.self ? ", self-reported" : ""}`)))),
+        el("td", { class: "left" }, row.task, el("small", {}, FILTERS.slice(1).map((name) => row[name]).join(", "))), tests.map((name) => cell(row.tests[name]))))))))];
 }
 
 const VERDICTS = { exceeded: "▲", reproduced: "●", "not reproduced": "○", undecided: "◐", "not tested here": "–" };
 function claims() {
   const count = (verdict) => DATA.claims.filter((claim) => claim.verdict === verdict).length;
   const badge = (verdict, text) => el("b", { class: `verdict ${verdict.replace(/[^a-z]+/g, "-")}` }, `${VERDICTS[verdict] ?? ""} ${text}`);
-  return [...intro("Published claims, and what we measured", "What was said about these tasks, held against the published records of this bench."),
+  return [...intro("Published claims, and what we measured", "What was published about these tasks, compared with the records of this leaderboard."),
     DATA.claims.length ? [el("p", { class: "counts" }, Object.keys(VERDICTS).filter(count).map((verdict) => badge(verdict, `${count(verdict)} ${verdict}`))),
       el("div", { class: "card" }, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Claims" }, el("table", { class: "ledger" },
-        el("thead", {}, el("tr", {}, ["claim", "verdict", "published", "measured", "source", "what explains a difference"].map((name) => el("th", { scope: "col", class: "left" }, name)))),
-        el("tbody", {}, DATA.claims.map((claim) => el("tr", {}, el("th", { scope: "row", class: "left" }, claim.claim), el("td", { class: "left" }, badge(claim.verdict, claim.verdict)),
-          [claim.published, claim.measured, claim.source, claim.why].map((text) => el("td", { class: "left" }, text))))))))] : el("p", { class: "empty" }, "No claim yet.")];
+        el("thead", {}, el("tr", {}, ["claim", "verdict", "published", "ours", "source"].map((name) => el("th", { scope: "col", class: "left" }, name)))),
+        el("tbody", {}, DATA.claims.map((claim) => [
+          el("tr", {}, el("th", { scope: "row", class: "left" }, claim.claim), el("td", { class: "left" }, badge(claim.verdict, claim.verdict)),
+            [claim.published, claim.ours, claim.source].map((text) => el("td", { class: "left" }, text))),
+          claim.where || claim.why ? el("tr", { class: "note" }, el("td", { class: "left", colspan: 5 }, el("details", {}, el("summary", {}, "Runs and reasons"), [claim.where, claim.why].filter(Boolean).join(". ")))) : null,
+        ])))))] : el("p", { class: "empty" }, "No claim yet.")];
 }
 
 function reading() {
@@ -237,11 +295,11 @@ function show() {
   const kept = new URLSearchParams([...set].filter(([name]) => FILTERS.includes(name) || name === "without"));
   nav.replaceChildren(...Object.entries(VIEWS).map(([name, [text]]) => el("a", { href: link(name, kept), "aria-current": name === view ? "page" : null }, text)));
   main.className = `wide ${view}`;
-  main.replaceChildren(...[["claims", "reading"].includes(view) ? null : controls(set).row, ...make(set).flat(2)].filter(Boolean));
+  main.replaceChildren(...[["bayes", "claims", "reading"].includes(view) ? null : controls(set).row, ...make(set).flat(2)].filter(Boolean));
   if (focused) (document.getElementById(focused) || (focused.startsWith("[") && document.querySelector(focused)))?.focus({ preventScroll: true });
 }
-let last = null;
-addEventListener("hashchange", () => { const { view } = where(); show(); if (view !== last) scrollTo(0, 0); last = view; });
+const place = () => { const { view, set } = where(); return `${view} ${set.get("task")}`; };
+let last = place();
+addEventListener("hashchange", () => { show(); if (place() !== last) scrollTo(0, 0); last = place(); });
 dark.addEventListener("change", show);
-last = where().view;
 show();

@@ -1,0 +1,62 @@
+"""The board's files: records merged from several folders, the pages to write, and what may be overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import records
+from bench.board import markdown, results, submissions
+from bench.board.overview import Board
+from bench.registry import BadInput
+
+CSV = "results.csv"
+
+
+class Found(NamedTuple):
+    """All records of some folders, each file read once."""
+
+    records: list[records.RunRecord]
+    reported: list[records.RunRecord]  # sent in by others
+    problems: list[tuple[Path, str]]  # files that were skipped, with the reason
+
+
+def merge_records(folders: Sequence[Path]) -> Found:
+    """Read all folders. A run counts once: the first folder wins, and our own record wins over one sent by others."""
+    found: dict[str, records.RunRecord] = {}
+    problems = []
+    for folder in folders:
+        ours, broken = records.read_all(folder)
+        found = {record.id: record for record in ours} | found
+        problems += broken
+    reported: dict[str, records.RunRecord] = {}
+    for folder in folders:
+        theirs, broken = submissions.read_submissions(folder, found.keys())
+        reported = {record.id: record for record in theirs} | reported
+        problems += broken
+    return Found(list(found.values()), list(reported.values()), problems)
+
+
+def compose_pages(board: Board, name: str, with_figures: bool = False) -> dict[str, str]:
+    """The text of each file by its name: the leaderboard, a page for each task, and CSV and figures if asked for."""
+    images: dict[str, str] = {}
+    if with_figures:
+        from bench.board import figures, ladder, pools
+
+        trained = [record for record in board.records if not record.config.elsewhere]
+        images = figures.draw(board) | ladder.draw(trained) | pools.draw(trained)
+    found = markdown.pages(board, name, with_figures, images) | images
+    return found | {CSV: results.render(board)} if with_figures else found
+
+
+def require_ours(path: Path) -> None:
+    """Refuse to overwrite a page that bench board has not written."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}. Name another place with --out") from error
+    if text and markdown.GENERATED not in text:
+        raise BadInput(f"{path} is not a page of bench board: name another place with --out")

@@ -1,0 +1,301 @@
+"""What a table shows: rankings of rows, with every number that a renderer prints.
+
+A ranking holds the rows of one task, preset, supervision and device. A row holds the seeds of one architecture with one
+set of settings. rows.py makes these objects from records. Markdown, terminal, site, CSV and figures format them and
+compute nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import NamedTuple
+
+from bench.config import UNKNOWN, RunConfig
+from bench.presets import PRESETS
+from bench.records import RunRecord
+from bench.stats import two_groups
+from bench.text import number, printable
+
+GOALS = (0.1, 0.03, 0.01, 0.003)  # bits: the errors whose first step is reported
+LONG, CLEARLY = 16, 0.95  # observations, and the share of that window's KL that shows a longer memory
+
+
+class Track(NamedTuple):
+    """What all rankings of one overview share."""
+
+    preset: str
+    supervision: str
+    device: str
+
+    def __str__(self) -> str:
+        known = f"{self.supervision} supervision" if self.supervision != UNKNOWN["supervision"] else "trained elsewhere"
+        return f"preset {self.preset}, {known}, {self.device}"
+
+
+class Group(NamedTuple):
+    """What may be ranked together."""
+
+    task: str  # with every parameter that is not its preset's, "hmm states=3", and marked if it is external
+    preset: str
+    supervision: str
+    device: str
+
+    @property
+    def track(self) -> Track:
+        return Track(*self[1:])
+
+    @property
+    def is_preset_task(self) -> bool:
+        """Trained here, on a task with its preset's parameters. With others it is another task, named so."""
+        return self.preset in PRESETS and " " not in self.task and self.supervision != UNKNOWN["supervision"]
+
+    def __str__(self) -> str:
+        return f"{self.task}: {self.track}"
+
+
+class Scores(NamedTuple):
+    """Errors of a row or of a reference predictor in bits, means over seeds."""
+
+    mae: float
+    kl: float
+    curve: float
+    longer: dict[int, tuple[float, float] | None]  # by horizon: error on all positions and on the new ones; None: n/a
+    by_kl: bool = False  # the task's answers are certain, so that the KL is the error
+
+    @property
+    def error(self) -> float:
+        """The number that ranks."""
+        return self.kl if self.by_kl else self.mae
+
+    @property
+    def other(self) -> float:
+        """The number beside it."""
+        return self.mae if self.by_kl else self.kl
+
+    @property
+    def new(self) -> float | None:
+        """The error on the new positions of the longest horizon; None where it was not scored."""
+        last = self.longer[max(self.longer)] if self.longer else None
+        return last[1] if last else None
+
+
+class Memory(NamedTuple):
+    """Effective memory: the window whose exact filter has the same KL."""
+
+    observations: float
+    bound: str = ""  # < or >, where no window that was scored has this KL
+
+    def __str__(self) -> str:
+        return f"{self.bound} {self.observations:g}" if self.bound else f"{self.observations:.1f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One architecture with one set of settings; its seeds are its records."""
+
+    arch: str
+    settings: tuple[str, ...]  # those that are not the preset's, as key=value
+    records: tuple[RunRecord, ...]
+    scores: Scores
+    interval: tuple[float, float] | None  # of the MAE over seeds; None for a single seed
+    memory: Memory | None  # where the task has window references
+    is_preset_default: bool  # every setting is the preset's, or was chosen by the search
+    is_self_reported: bool
+    is_informed: bool  # its KL is below the uniform predictor's
+    compares: bool = False  # it has the preset's settings and is tuned if most such rows are
+    rank: int | None = None
+    kl_rank: int | None = None  # by the KL, where that ranks the row differently
+    p: float | None = None  # against the ranked row above, corrected for all tests of the table
+
+    @property
+    def name(self) -> str:
+        return printable(" ".join([self.arch, *self.settings]))
+
+    @property
+    def other(self) -> float:
+        return self.scores.other
+
+    @property
+    def provenance(self) -> str:
+        """Who trained it, if not we."""
+        return "trained elsewhere" if self.is_elsewhere else "self-reported" if self.is_self_reported else ""
+
+    @property
+    def mark(self) -> str:
+        """What follows its name."""
+        return f" ({self.provenance})" if self.provenance else ""
+
+    @property
+    def place(self) -> str:
+        """The rank; - for a row no better than guessing; † for a row whose settings do not compare."""
+        if self.rank and self.kl_rank:
+            return f"{self.rank} (KL {self.kl_rank})"
+        return str(self.rank) if self.rank else "†" if self.is_informed else "-"
+
+    @property
+    def errors(self) -> dict[int, float]:
+        return {record.config.seed: record.error_bits for record in self.records}
+
+    @property
+    def groups(self) -> tuple[int, float] | None:
+        """How many seeds are on the better side and their mean error, if the seeds fall apart; else None."""
+        return two_groups(list(self.errors.values()))
+
+    @property
+    def spread(self) -> str:
+        """What follows its error: the interval over seeds, or how many did well where they fall apart."""
+        if self.groups:
+            count, error = self.groups
+            return f" ({count} of {len(self.records)} seeds: {number(error)})"
+        return f" [{number(self.interval[0])}, {number(self.interval[1])}]" if self.interval else ""
+
+    @property
+    def config(self) -> RunConfig:
+        return self.records[0].config
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Trained elsewhere: its settings are unknown, so it is never ranked."""
+        return bool(self.config.elsewhere)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        kind = "allocated" if self.config.device == "cuda" else "resident"
+        known = [getattr(record.memory_bytes, kind) for record in self.records]
+        return max((peak for peak in known if peak is not None), default=None)
+
+    @property
+    def seconds(self) -> float | None:
+        """None for a model that was trained elsewhere."""
+        return None if self.is_elsewhere else mean(record.seconds.total for record in self.records)
+
+    @property
+    def joules(self) -> float | None:
+        """None unless every seed measured it: a mean over some would be a selection."""
+        return mean_of_all(record.energy_joules for record in self.records)
+
+    @property
+    def reach(self) -> int:
+        """The longest horizon that all seeds could read."""
+        return longest(self.records)
+
+    def curve(self, name: str) -> list[float]:
+        """A curve by position up to that horizon, its mean over seeds."""
+        curves = [(record.by_position[str(self.reach)] or {})[name] for record in self.records]
+        return [mean(at_k) for at_k in zip(*curves, strict=True)]
+
+    @property
+    def error_curve(self) -> list[float]:
+        """The error that ranks, by position."""
+        return self.curve("kl" if self.scores.by_kl else "entropy_mae")
+
+
+class Reference(NamedTuple):
+    """A predictor that was not trained."""
+
+    name: str
+    scores: Scores
+
+    @property
+    def other(self) -> float | None:
+        """None for the best constant, which is fitted to the MAE and to nothing else."""
+        return None if self.name == "best constant" else self.scores.other
+
+
+@dataclass(frozen=True)
+class Ranking:
+    group: Group
+    trained: int  # the training horizon
+    longer: tuple[int, ...]  # the horizons beyond it at which any row was scored
+    rows: tuple[Row, ...]  # best first
+    references: tuple[Reference, ...]  # without the best constant where answers are certain
+    failed: tuple[RunRecord, ...]
+
+    @property
+    def task(self) -> str:
+        """The task's own name, without parameters."""
+        return self.group.task.split()[0]
+
+    @property
+    def by_kl(self) -> bool:
+        """Whether the KL ranks, because answers are certain."""
+        return any(row.scores.by_kl for row in self.rows)
+
+    @property
+    def baseline_name(self) -> str:
+        """The best predictor that reads nothing."""
+        return "uniform" if self.by_kl else "best constant"
+
+    @property
+    def baseline(self) -> float:
+        return self.reference(self.baseline_name).error
+
+    @property
+    def lines(self) -> list[Row | Reference]:
+        """Rows and references, the least error first; on a tie the reference comes first."""
+        return sorted((*self.references, *self.rows), key=lambda line: line.scores.error)
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """The records of all rows."""
+        return [record for row in self.rows for record in row.records]
+
+    @property
+    def horizons(self) -> list[int]:
+        """The training horizon first, then every other one at which a row was scored."""
+        scored = {int(k) for record in self.records for k, known in record.references.items() if known}
+        return [self.trained, *sorted(scored - {self.trained})]
+
+    @property
+    def long_memories(self) -> list[Row] | None:
+        """Rows that clearly beat the longest window; None where the task has no such window."""
+        window = f"window {LONG}"
+        if window not in (reference.name for reference in self.references):
+            return None
+        return [row for row in self.rows if row.scores.kl < CLEARLY * self.reference(window).kl]
+
+    @property
+    def joules(self) -> float | None:
+        return mean_of_all(record.energy_joules for record in self.records)
+
+    @property
+    def utilisation(self) -> float | None:
+        """Share of a GPU's peak arithmetic that training reached."""
+        return mean_of_all((record.platform.get("gpu") or {}).get("flops_utilisation") for record in self.records)
+
+    @property
+    def has_seeds(self) -> bool:
+        return any(len(row.records) > 1 for row in self.rows)
+
+    def reference(self, name: str) -> Scores:
+        return next(reference.scores for reference in self.references if reference.name == name)
+
+    def one_row_each(self, with_reported: bool = False) -> dict[str, Row]:
+        """Each architecture's row that compares with the others', or its best with the preset's settings, or its best.
+
+        A self-reported row counts only if asked for, and then only where there is no other.
+        """
+        rows = [row for row in self.rows if with_reported or not row.is_self_reported]
+        found: dict[str, Row] = {}
+        for row in sorted(rows, key=lambda r: (r.is_self_reported, not r.compares, not r.is_preset_default)):
+            found.setdefault(row.arch, row)
+        return found
+
+
+def longest(records: Sequence[RunRecord]) -> int:
+    """The longest horizon that all of these could read."""
+    return max(set.intersection(*({int(k) for k, curves in r.by_position.items() if curves} for r in records)))
+
+
+def first_step(record: RunRecord, bits: float) -> int | None:
+    """The first evaluation during training with this MAE or less; None if there is none."""
+    return next((look.step for look in record.loss_curve if look.entropy_mae <= bits), None)
+
+
+def mean_of_all(values: Iterable[float | None]) -> float | None:
+    """The mean; None if one value is missing, or if there are no values."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return mean(known) if known and len(known) == len(found) else None
