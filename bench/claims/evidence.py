@@ -1,135 +1,158 @@
-"""What our records and reports say of a published claim: the rows that speak to it, the largest first, and in words."""
+"""The records and reports that speak to a published claim, the largest runs first."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import asdict, dataclass, replace
 from math import sqrt
-from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from types import MappingProxyType
 
 from bench import SAMPLES
-from bench.config import USUAL
-from bench.presets import NEWER_BLOCK
-from bench.records import REPORT, RunRecord
-from bench.rows import mean_of, preset_values, references_of, same_settings, task_settings, untouched
+from bench.board.rows import group_seeds, is_preset_default, mean_metric, preset_values, reference_means, task_settings
+from bench.config import RunConfig
+from bench.presets import NEWER_BLOCK, SIZES
+from bench.records import RunRecord
+from bench.reports import Cell, Report
+from bench.statements import SEEDS, Answered, Holds, least_error
 from bench.stats import interval
+from bench.text import plural, significant
 
-SIZES = ("paper", "small", "quick")
+ADMITTED = tuple(size for size in SIZES if size != "smoke")  # presets that can speak to a claim, the largest first
 
 
 @dataclass(frozen=True)
 class Evidence:
     records: Sequence[RunRecord]
-    reports: Mapping[str, dict[str, Any]]
+    reports: Mapping[str, Report]  # by run
 
-    def rows(self, task: str, arch: str, supervision: str = "posterior") -> list[list[RunRecord]]:
-        """Seeds of one setting, the largest setting first."""
+    def rows(
+        self, task: str, arch: str, supervision: str = "posterior", params: Mapping[str, object] = MappingProxyType({})
+    ) -> list[list[RunRecord]]:
+        """The seeds of each setting: larger presets first, then more training sequences.
+
+        The task has its preset's parameters, but for those that are asked for.
+        """
 
         def speaks(record: RunRecord) -> bool:
             c = record.config
-            ours = (c["task"], c["arch"], c["supervision"]) == (task, arch, supervision) and c["preset"] in SIZES
-            return ours and record.status == "ok" and _usual_task(c)
+            asked = (c.task, c.arch, c.supervision) == (task, arch, supervision) and c.preset in ADMITTED
+            return asked and record.ok and has_parameters(c, params)
 
         def place(row: list[RunRecord]) -> tuple[int, int, bool, int]:
             c = row[0].config
-            return SIZES.index(c["preset"]), -c["steps"] * c["batch"], not untouched(c), -len(row)
+            return ADMITTED.index(c.preset), -c.steps * c.batch, not is_preset_default(c), -len(row)
 
-        return sorted(same_settings([record for record in self.records if speaks(record)]), key=place)
+        return sorted(group_seeds([record for record in self.records if speaks(record)]), key=place)
 
-    def row(self, task: str, arch: str, supervision: str, horizon: int, **settings: Any) -> list[RunRecord]:
-        """The largest, of those that were scored at this horizon and have these settings."""
-        rows = self.rows(task, arch, supervision)
-        asked = (row for row in rows if settings.items() <= {**USUAL, **row[0].config}.items())
-        return next((row for row in asked if all(r.metrics.get(str(horizon)) for r in row)), [])
+    def row(
+        self,
+        task: str,
+        arch: str,
+        supervision: str,
+        horizon: int | None,
+        metric: str = "entropy_mae",
+        settings: Mapping[str, object] | None = None,
+        params: Mapping[str, object] = MappingProxyType({}),
+        part: str = "all",
+    ) -> list[RunRecord]:
+        """The largest row that has this metric at this horizon (None: where it was trained) and these settings.
+
+        Empty if there is none.
+        """
+        for row in self.rows(task, arch, supervision, params):
+            fits = (settings or {}).items() <= asdict(row[0].config).items()
+            k = str(horizon or row[0].config.horizon)
+            if fits and all(metric in (record.metrics.get(k) or {}).get(part, {}) for record in row):
+                return row
+        return []
+
+    def seeded(
+        self, task: str, arch: str, holds: Holds, params: Mapping[str, object] = MappingProxyType({})
+    ) -> list[Answered]:
+        """The runs with a report that can answer: of the largest row with enough of them, else of that with most."""
+        rows = [
+            [Answered(run, self.reports[run.id]) for run in row if run.id in self.reports]
+            for row in self.rows(task, arch, params=params)
+        ]
+        found = [[run for run in row if holds(run.report) is not None] for row in rows]
+        enough = next((row for row in found if len(row) >= SEEDS), None)
+        return enough or max(found, key=len, default=[])
+
+    def best(self, config: RunConfig) -> float:
+        """The least error that is known for the task, parameters, horizon and supervision of this run."""
+        return least_error(self.records, config)
 
     def lines(
-        self, task: str, arch: str, table: str, start: tuple[str, ...], preset: str | None = None
-    ) -> Iterator[tuple[RunRecord, dict[str, Any]]]:
-        """A row of a report's table, by its first cells, from every run that has it, the largest first."""
-        if preset is None:
-            runs = [record for row in self.rows(task, arch) for record in row]
-        else:
-            wanted = (task, arch, preset)
-            asked = [r for r in self.records if tuple(r.config[k] for k in ("task", "arch", "preset")) == wanted]
-            runs = [r for r in asked if r.status == "ok" and untouched(r.config) and _usual_task(r.config)]
-            runs.sort(key=lambda r: r.config["seed"])
-        for run in runs:
-            for section in self.reports.get(run.id, {}).get("sections", ()):
-                for found in section["tables"]:
-                    for cells in found["rows"]:
-                        if found["name"] == table and tuple(cells[: len(start)]) == start:
-                            yield run, dict(zip(found["header"], cells, strict=True))
+        self, task: str, arch: str, table: str, preset: str, params: Mapping[str, object] = MappingProxyType({})
+    ) -> Iterator[tuple[RunRecord, dict[str, Cell]]]:
+        """Every row of a report's table, from each run of this preset that has one."""
+        runs = [
+            r
+            for r in self.records
+            if (r.config.task, r.config.arch, r.config.preset) == (task, arch, preset)
+            and r.ok
+            and is_preset_default(r.config)
+            and has_parameters(r.config, params)
+        ]
+        for run in sorted(runs, key=lambda r: r.config.seed):
+            report = self.reports.get(run.id)
+            # with fewer rollouts, posterior samples would look better than they are
+            if report and report.samples == SAMPLES:
+                yield from ((run, line) for line in report.lines(table))
 
 
-def _usual_task(config: dict[str, Any]) -> bool:
-    """The task as its preset has it, in all parameters."""
+def has_parameters(config: RunConfig, params: Mapping[str, object] = MappingProxyType({})) -> bool:
+    """Every parameter of the task is its preset's, or the one asked for."""
     own, usual = task_settings(config)
-    return all(usual.get(name) == value for name, value in own.items())
+    wanted = {**usual, **params}
+    if params:  # the horizon may follow from them
+        wanted["horizon"] = preset_values(replace(config, task_params=dict(params)))["horizon"]
+    return all(wanted.get(name) == value for name, value in own.items())
 
 
-def floors(row: list[RunRecord], horizon: int) -> dict[str, str]:
-    """What predictors that read nothing score on the row's own sequences: by MAE, and the best of them by the curve.
+def floors(row: Sequence[RunRecord], horizon: int) -> dict[str, str]:
+    """What predictors that read nothing score on the row's sequences.
 
-    And what unbiased errors as large as the row's leave by chance where they are averaged first.
+    uniform, constant  their entropy MAE
+    curve              the best constant's, where entropies are averaged over sequences first
+    chance             what unbiased errors as large as the row's leave after that averaging
     """
-    known = references_of(row, str(horizon))
-    entropies = [mean(at_k) for at_k in zip(*(r.by_position[str(horizon)]["h_bayes"] for r in row), strict=True)]
-    curve = mean(abs(h - median(entropies)) for h in entropies)
-    found = {"uniform": known["uniform"], "constant": known["best constant"], "curve": curve}
-    found["chance"] = mean_of(row, str(horizon), "entropy_mae") / sqrt(row[0].config["sequences"])
-    return {name: number(value) for name, value in found.items()}
+    known = reference_means(row, horizon)
+    curves = [record.by_position[str(horizon)] or {} for record in row]
+    entropies = [mean(at_k) for at_k in zip(*(c["h_bayes"] for c in curves), strict=True)]
+    found = {
+        "uniform": known["uniform"],
+        "constant": known["best constant"],
+        "curve": mean(abs(h - median(entropies)) for h in entropies),
+        "chance": mean_metric(row, horizon, "entropy_mae") / sqrt(row[0].config.sequences),
+    }
+    return {name: significant(value) for name, value in found.items()}
 
 
-def scene(run: RunRecord) -> str:
-    """The preset, draws if it was trained on them, and blocks that are not plain, or not the preset's."""
-    names = [name for name in NEWER_BLOCK if name != "positions" or "transformer" in run.config["arch"]]
-    newer = [run.config[name] for name in names if run.config.get(name) == NEWER_BLOCK[name]]
-    usual = [preset_values(run.config).get(name) == NEWER_BLOCK[name] for name in names]
+def setting(run: RunRecord) -> str:
+    """The preset; sampled targets; blocks that are not plain, or not the preset's."""
+    c = run.config
+    names = [name for name in NEWER_BLOCK if name != "positions" or "transformer" in c.arch]
+    newer = [getattr(c, name) for name in names if getattr(c, name) == NEWER_BLOCK[name]]
+    usual = [preset_values(c).get(name) == NEWER_BLOCK[name] for name in names]
     block = newer or (["the plain block"] if any(usual) else [])
-    return ", ".join(
-        [f"preset {run.config['preset']}", *["sampled"] * (run.config["supervision"] == "sampled"), *block]
-    )
+    target = ["sampled"] if c.supervision == "sampled" else []
+    return ", ".join([f"preset {c.preset}", *target, *block])
 
 
 def seeds(row: Sequence[object]) -> str:
-    return f"{len(row)} seed{'s' * (len(row) > 1)}"
+    return plural(len(row), "seed")
 
 
-def given(run: RunRecord) -> str:
-    return f"{run.config['steps']:,} steps of {run.config['batch']}"
-
-
-def error_of(run: RunRecord) -> float:
-    error: float = run.metrics[str(run.config["horizon"])]["all"]["entropy_mae"]
-    return error
-
-
-def number(value: float) -> str:
-    return f"{value:.2g}" if abs(value) < 0.001 else f"{value:.4g}"
+def steps(run: RunRecord) -> str:
+    return f"{run.config.steps:,} steps of {run.config.batch}"
 
 
 def spread(values: Sequence[float]) -> str:
-    return number(mean(values)) + ends(interval(values))
+    """The mean, with its interval where there are several values."""
+    return significant(mean(values)) + ends(interval(values))
 
 
 def ends(bounds: tuple[float, float] | None) -> str:
-    return f" [{number(bounds[0])}, {number(bounds[1])}]" if bounds else ""
-
-
-def read_reports(folders: Sequence[Path], records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:
-    """The reports that lie beside records, by run, from the first folder that has one that can be read."""
-    found: dict[str, dict[str, Any]] = {}
-    for folder, record in product(folders, records):
-        path = folder / record.config["task"] / record.config["arch"] / record.id / REPORT
-        try:
-            report = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        # of fewer rollouts than usual posterior samples look better than they are
-        if isinstance(report, dict) and report.get("run") == record.id and report.get("samples", SAMPLES) == SAMPLES:
-            found.setdefault(record.id, report)
-    return found
+    return f" [{significant(bounds[0])}, {significant(bounds[1])}]" if bounds else ""

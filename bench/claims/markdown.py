@@ -1,0 +1,88 @@
+"""CLAIMS.md: a short table for each source, with what explains a difference as notes below it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from bench.board.markdown import GENERATED, table
+from bench.claims.published import SOURCES
+from bench.claims.verdicts import REFUTED, VERDICTS, Verdict
+from bench.statements import NEAR, SEEDS
+from bench.stats import SLACK
+from bench.text import plain
+
+TITLE = "# Published claims, and what we measured"
+LONG = 2_000  # characters of a note at most
+KINDS = {
+    "failure": "published failures that we do not see",
+    "error": "errors that ours did not reach",
+    "order": "orders of two architectures",
+    "primitives": "sets of primitives that an architecture has",
+    "mechanism": "statements of how a model works",
+}
+INTRODUCTION = (
+    "Errors are in bits unless a claim says otherwise. [low, high] is the 95 % interval over seeds. [n] is a note "
+    "below the table: the runs that ours comes from, and what explains a difference."
+)
+READING = f"""\
+## How to read a verdict
+
+- **reproduced**: ours is within a factor of {SLACK} of the published number, on both sides, and so is the whole
+  interval where there is one. A claimed failure is reproduced by a worse one, too; a claimed success without any error
+  cannot be exceeded.
+- **exceeded**: a success was claimed, and the whole interval is better than that.
+- **not reproduced**: the whole interval falls short of a claimed success, or is better than a claimed failure.
+- **undecided**: the interval reaches across an end of that range (from equal to better is undecided, too); or ours
+  misses a success, or shows a failure, and has seen fewer sequences than the published run, so that it may only be
+  short. A short run that beats a claimed failure does refute it.
+- **not tested here**: no run of ours can speak to it.
+
+An error is compared with the largest preset at which the row was run. An order of two architectures is compared with
+the ratio of their errors, seed by seed: the interval of the ratio must exclude 1; with one seed the ratio itself must
+exceed {SLACK}. Where the published model learned from draws, our runs on draws decide, and those on the exact posterior
+stand beside.
+
+A claim about how a model works is read from the reports of several seeds of one row: the largest with {SEEDS} reports
+that can answer, else the one with most of them. They were trained on the exact posterior, and may be much smaller than
+the published model. It holds or does not if at least {SEEDS} seeds agree and their errors are at most {NEAR:g} times
+the least that is known for the task; otherwise it is *undecided*, for the reason in the note. The study's claims are
+about one trained model, and so is our test of them. When a statement in words holds is our choice, and the note says
+it; a number near that line decides little. Two such lines were drawn after a first look at our numbers: which vectors
+count as a manifold (values and outputs at first, then the residual stream too, as in the authors' code), and what is
+not exactly alike (0.001 at first, which ours misses at 0.0009, then the rounding of float32). An overlap with the frame
+is judged by its excess over random, (share - null) / (1 - null), since its ratio to the null cannot exceed width over
+rank.
+
+`sampled`: trained on one draw from the posterior, as the authors' bijection models are; all others learned from the
+exact posterior, as their hmm models. `alibi-shift`: attention also sees the previous position's projections. `swiglu`:
+gated feed-forward layers. A plain transformer has neither."""
+
+
+def render(verdicts: Sequence[Verdict]) -> str:
+    parts = [TITLE, GENERATED, _counts(verdicts), INTRODUCTION]
+    for source, (name, about) in SOURCES.items():
+        parts += [f"## {name}", about, *_section([v for v in verdicts if v.source == source])]
+    return "\n\n".join([*parts, READING]) + "\n"
+
+
+def _counts(verdicts: Sequence[Verdict]) -> str:
+    counts = Counter(v.verdict for v in verdicts)
+    missed = Counter(v.kind for v in verdicts if v.verdict == REFUTED)
+    detail = "; ".join(f"{what}: {missed[kind]}" for kind, what in KINDS.items() if missed[kind])
+    said = [f"{counts[v]} {v}" + (f" ({detail})" if v == REFUTED and detail else "") for v in VERDICTS]
+    return f"{len(verdicts)} claims: {', '.join(said)}."
+
+
+def _section(verdicts: Sequence[Verdict]) -> list[str]:
+    rows: list[list[str]] = []
+    notes: list[str] = []
+    for v in verdicts:
+        mark = ""
+        if v.where or v.why:
+            note = ". ".join(filter(None, (v.where[:1].upper() + v.where[1:], v.why)))
+            notes.append(f"{len(notes) + 1}. {plain(note, LONG)}.")
+            mark = f" [{len(notes)}]"
+        rows.append([plain(v.claim), plain(v.published), plain(v.ours, LONG) + mark, v.verdict])
+    header = ["claim", "published", "ours", "verdict"]
+    return [table(header, rows, left=header), *(["\n".join(notes)] if notes else [])]
