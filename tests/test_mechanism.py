@@ -17,9 +17,10 @@ import pytest
 import torch
 from torch import nn
 
-from bench import report
 from bench.config import compose
-from bench.diagnostics import (
+from bench.records import write
+from bench.report import report
+from bench.report.diagnostics import (
     ablation,
     anatomy,
     beliefs,
@@ -30,11 +31,10 @@ from bench.diagnostics import (
     length,
     manifold,
 )
-from bench.diagnostics.base import NotAvailable, Run
-from bench.records import write
-from bench.run import run_one
+from bench.report.diagnostics.base import Literature, NotAvailable, Run
+from bench.run.run import run_one
+from bench.run.snapshots import pack
 from bench.seeds import generator
-from bench.snapshots import pack
 from models.base import ARCHS, POSITIONS, Geometry
 from models.taps import edit
 from models.transformer import Transformer, reference
@@ -105,7 +105,7 @@ def unknown(made):
 
 
 def verdicts(run: Run) -> dict:
-    return {claim.measure: claims.judge(claim, run)[1] for claim in claims.CLAIMS}
+    return {test.measure: claims.judge(test, run)[1] for test in claims.TESTS.values()}
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -116,7 +116,7 @@ def test_recomputed_weights_times_values_are_the_tapped_output(positions, task_n
         geometry = Geometry(3, 4, 64, 64, positions)
         model = ARCHS[arch](task.shape, 150_000, geometry).eval()
         for name, p in model.named_parameters():  # it starts at zero
-            if name.endswith(".shift"):
+            if name.endswith(".shift.weight"):
                 torch.nn.init.normal_(p)
         batch = task.sample(4, task.horizon, generator("cpu", 0, "weights"))
         found = anatomy.attention_layers(model)
@@ -419,22 +419,44 @@ def test_claims_hold_where_they_were_planted_and_not_in_a_random_model(known, un
         assert planted[measure] == claims.UNTESTED, measure
 
 
+def test_an_error_is_judged_by_the_published_one_that_the_caller_knows(made):
+    run = made["hmm"]
+    ours = run.record.at()["all"]["entropy_curve_mae"]
+    for published, verdict in ((1.01 * ours, claims.HOLDS), (0.99 * ours, claims.FAILS)):
+        literature = Literature(numbers={"error": {"hmm": (published,)}})
+        assert claims.judge(claims.TESTS["calibrated"], replace(run, literature=literature))[1] == verdict
+    assert claims.judge(claims.TESTS["calibrated"], run)[1] == claims.UNTESTED
+
+
+def test_the_table_of_claims_has_ids_and_the_sentences_that_the_caller_knows(known):
+    known = replace(known, literature=Literature(statements={"belief": ("It believes", "abstract")}))
+    (table,) = claims.table.ask(known).tables
+    assert table.header[:3] == ["id", "claim", "source"]
+    assert [row[0] for row in table.rows] == list(claims.TESTS)
+    assert [row[1:3] for row in table.rows if row[0] in ("belief", "manifold")] == [
+        ["manifold", ""],
+        ["It believes", "abstract"],
+    ]
+
+
 def test_a_measurement_that_breaks_leaves_its_claim_untested(known):
     def broken(run):
         raise ZeroDivisionError("no luck")
 
-    claim = claims.Claim("c", "s", "r", broken)
-    assert claims.judge(claim, known) == ("the measurement failed: ZeroDivisionError: no luck", claims.UNTESTED)
+    assert claims.judge(claims.Test("r", broken), known) == (
+        "the measurement failed: ZeroDivisionError: no luck",
+        claims.UNTESTED,
+    )
 
 
 def test_a_collapse_is_called_one(made):
     run = made["hmm"]
     config = replace(run.config, arch="transformer-no-attn-top2")
-    claim = claims.Claim("c", "s", "r", claims.collapse_without_top)
+    test = claims.TESTS["top-attention"]
     for at_50, verdict in ((1.79, claims.HOLDS), (0.003, claims.FAILS)):
         metrics = {"20": {"all": {"entropy_mae": 0.00157}}, "50": {"all": {"entropy_mae": at_50}}}
         ablated = replace(run, config=config, record=replace(run.record, metrics={**run.record.metrics, **metrics}))
-        assert claims.judge(claim, ablated)[1] == verdict
+        assert claims.judge(test, ablated)[1] == verdict
 
 
 def test_what_positions_stand_for():
@@ -445,6 +467,7 @@ def test_what_positions_stand_for():
     assert anatomy.stands_for(recall, torch.tensor([[1, 4, 0, 3, 5, 1]])).tolist() == [[-1, 1, -1, 0, -1, -1]]
     with pytest.raises(NotAvailable, match="no token of this task stands for a hypothesis"):
         anatomy.stands_for(Bernoulli(), torch.tensor([[0, 1]]))
+    assert [anatomy.input_keys(task) for task in (bijection, hmm, recall, Bernoulli())] == [3, 0, 3, 0]
 
 
 @pytest.mark.parametrize("task", ["bijection", "hmm"])
@@ -503,7 +526,7 @@ def test_a_report_is_json_too(made, tmp_path):
     assert content.keys() == {"run", "title", "samples", "sections"}
     assert content["run"] == run.record.id
     assert content["title"] == "bijection, transformer, seed 0"
-    assert [s["status"] for s in content["sections"]] == ["ok", "n/a", "ok"]
+    assert [s["status"] for s in content["sections"]] == ["ok", "n/a", "ok", "ok"]  # the last has the cost
     assert all(s.keys() == {"title", "status", "text", "tables", "figures"} for s in content["sections"])
     heads = content["sections"][0]["tables"][1]
     assert heads.keys() == {"name", "header", "rows"}

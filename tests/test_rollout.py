@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.rollout import refusal, rollout
+from bench.report.rollout import refusal, rollout
 from bench.seeds import generator
 from models.base import Geometry
 from tasks.bernoulli import Bernoulli

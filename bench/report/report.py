@@ -1,7 +1,7 @@
 """One run's own report: a folder with report.md, every figure as PNG and SVG, every table as CSV, all as report.json.
 
-The record and its weights are read strictly or not at all; then each question of `bench.diagnostics` that applies is
-asked in turn. A section that breaks is shown as failed, the others go on, and the exit code says so.
+The record and its weights are read strictly or not at all; then each question of `bench.report.diagnostics`
+that applies is asked in turn. A section that breaks is shown as failed, the others go on, and the exit code says so.
 """
 
 from __future__ import annotations
@@ -11,23 +11,35 @@ import hashlib
 import io
 import json
 import math
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
 from tabulate import tabulate
 
-from bench import SAMPLES
-from bench.diagnostics import QUESTIONS
-from bench.diagnostics.base import NotAvailable, Question, Run, Section, load_model
-from bench.records import REPORT, BadRecord, parse_config, prepare_folder, read, write_whole
+from bench import SAMPLES, reports
+from bench.records import REPORT, BadRecord, prepare_folder, read, weights_file, write_whole
 from bench.registry import BadInput
-from bench.rows import plain
-from bench.snapshots import find as find_snapshots
+from bench.report.diagnostics import QUESTIONS
+from bench.report.diagnostics.base import (
+    NOTHING_PUBLISHED,
+    Literature,
+    NotAvailable,
+    Question,
+    Run,
+    Section,
+    Table,
+    load_model,
+)
+from bench.run.snapshots import find as find_snapshots
+from bench.text import plain
 
+COST = "What this report cost"
 SHOWN = 40  # rows of a table that stand in the page; its CSV has all
 
 
@@ -42,23 +54,35 @@ def find(name: str, runs: Path) -> Path:
     return found[0]
 
 
-def load(path: Path, samples: int = SAMPLES, progress: Callable[[str, int, int], None] = lambda *_: None) -> Run:
+def find_all(name: str, runs: Path) -> list[Path]:
+    """Every record of a folder that holds some, or the one record that is named."""
+    return sorted(Path(name).glob("*.json")) or [find(name, runs)]
+
+
+def load(
+    path: Path,
+    samples: int = SAMPLES,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+    literature: Literature = NOTHING_PUBLISHED,
+) -> Run:
     """A record with the weights that it names, or a refusal."""
     try:
         record = read(path)
     except BadRecord as error:
         raise BadInput(f"{path} is not a record: {error}") from error
-    if record.status != "ok":
+    if not record.ok:
         raise BadInput(f"{path} is a failed run ({record.error}): there is nothing to report on")
-    file = path.with_suffix(".safetensors")
+    if record.config.elsewhere:
+        raise BadInput(f"{path} was trained elsewhere: a report looks inside a model of this suite")
+    file = weights_file(path)
     if not file.exists():
         raise BadInput(f"no weights at {file}: a report needs the model itself: train it again with bench run")
     weights = file.read_bytes()
     if f"sha256:{hashlib.sha256(weights).hexdigest()}" != record.weights:
         raise BadInput(f"{file} is not what {path} was measured on: its sha256 differs from the record's")
-    config = parse_config(record.config)
-    model = load_model(config, weights)
-    return Run(record, config, config.make_task(), model, samples, progress, find_snapshots(path))
+    model = load_model(record.config, weights)
+    task, snapshots = record.config.make_task(), find_snapshots(path)
+    return Run(record, record.config, task, model, samples, progress, snapshots, literature)
 
 
 def write(run: Run, out: Path, questions: Sequence[Question] = QUESTIONS) -> list[str]:
@@ -67,37 +91,50 @@ def write(run: Run, out: Path, questions: Sequence[Question] = QUESTIONS) -> lis
     c = run.config
     title = f"{c.task}, {c.arch}, seed {c.seed}"
     page = [f"# {plain(title)}", f"Run `{run.record.id}`, preset {plain(c.preset)}."]
-    answers: list[dict[str, Any]] = []
-    for question in (q for q in questions if q.applies(run)):
-        page.append(f"## {question.title}")
-        section, status = Section(""), "ok"
-        try:
-            section = question.ask(run)
-            page += _show(section, out)
-        except NotAvailable as reason:
-            section, status = Section(str(reason)), "n/a"
-            page.append(f"n/a: {plain(reason)}")
-        except Exception as error:
-            traceback.print_exc()
-            section, status = Section(f"{type(error).__name__}: {error}"), "failed"
-            page.append(f"**failed**: {plain(section.text)}")
-        answers.append({"title": question.title, "status": status, **_as_json(section)})
-    content = {"run": run.record.id, "title": title, "samples": run.samples, "sections": answers}
+    asked = [q for q in questions if q.applies(run)]
+    answers: dict[Question, tuple[reports.Section, list[str]]] = {}
+    cost: list[list[Any]] = []
+    for question in sorted(asked, key=lambda q: q.repeats):
+        before = time.process_time()
+        answers[question] = _answer(question, run, out)
+        cost.append([question.title, time.process_time() - before])
+    for question in asked:
+        page += [f"## {question.title}", *answers[question][1]]
+    cost.append(["all", sum(seconds for _, seconds in cost)])
+    text = "CPU time of each section, in the order in which they were asked. What several share counts for the first."
+    section = Section(text, [Table("cost", ["section", "seconds"], cost)])
+    page += [f"## {COST}", *show(section, out)]
+    sections = [*(answers[question][0] for question in asked), _as_data(COST, "ok", section)]
+    content = asdict(reports.Report(run.record.id, title, sections, run.samples))
     write_whole(out / REPORT, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     write_whole(out / "report.md", ("\n\n".join(page) + "\n").encode())
-    return [answer["title"] for answer in answers if answer["status"] == "failed"]
+    return [answer.title for answer in sections if answer.status == "failed"]
 
 
-def _as_json(section: Section) -> dict[str, Any]:
+def _answer(question: Question, run: Run, out: Path) -> tuple[reports.Section, list[str]]:
+    """A section as data and as paragraphs of the page."""
+    section = Section("")
+    status: Literal["ok", "n/a", "failed"] = "ok"
+    try:
+        section = question.ask(run)
+        shown = show(section, out)
+    except NotAvailable as reason:
+        section, status = Section(str(reason)), "n/a"
+        shown = [f"n/a: {plain(reason)}"]
+    except Exception as error:
+        traceback.print_exc()
+        section, status = Section(f"{type(error).__name__}: {error}"), "failed"
+        shown = [f"**failed**: {plain(section.text)}"]
+    return _as_data(question.title, status, section), shown
+
+
+def _as_data(title: str, status: Literal["ok", "n/a", "failed"], section: Section) -> reports.Section:
     """For programs: numbers as they are, null where nothing was measured; figures by the name of their files."""
-    return {
-        "text": section.text,
-        "tables": [
-            {"name": t.name, "header": t.header, "rows": [[_value(cell) for cell in row] for row in t.rows]}
-            for t in section.tables
-        ],
-        "figures": [{"name": p.name, "caption": p.caption} for p in section.pictures],
-    }
+    tables = [
+        reports.Table(t.name, t.header, [[_value(cell) for cell in row] for row in t.rows]) for t in section.tables
+    ]
+    figures = [reports.Figure(p.name, p.caption) for p in section.pictures]
+    return reports.Section(title, status, section.text, tables, figures)
 
 
 def _value(cell: Any) -> Any:
@@ -105,7 +142,7 @@ def _value(cell: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _show(section: Section, out: Path) -> list[str]:
+def show(section: Section, out: Path) -> list[str]:
     """A section in Markdown; its tables and pictures become files on the way."""
     parts = [section.text] if section.text else []
     for table in section.tables:

@@ -1,13 +1,17 @@
 """One question a file; the order here is the order of the page. A new section is a new file and a name in this list."""
 
-from bench.diagnostics import (
+from bench.report.diagnostics import (
     ablation,
+    bayes,
     beliefs,
+    chains,
     claims,
     clusters,
     coefficient,
     dynamics,
+    formation,
     geometry,
+    horizon,
     length,
     lowprob,
     manifold,
@@ -16,10 +20,14 @@ from bench.diagnostics import (
     predictive,
     prior,
     probes,
+    summary,
+    swap,
     symmetry,
     training,
+    used,
+    writers,
 )
-from bench.diagnostics.base import Question
+from bench.report.diagnostics.base import Question
 
 QUESTIONS: tuple[Question, ...] = (
     training.architecture,
@@ -27,7 +35,14 @@ QUESTIONS: tuple[Question, ...] = (
     training.curve,
     training.errors,
     claims.table,
+    summary.picture,
     length.beyond,
+    bayes.coherence,
+    used.used,
+    swap.swaps,
+    writers.writers,
+    formation.forms,
+    horizon.beyond,
     ablation.parts,
     geometry.keys,
     geometry.attention,
@@ -44,4 +59,7 @@ QUESTIONS: tuple[Question, ...] = (
     probes.statistics,
     coefficient.linearity,
     prior.recovery,
+    chains.loss,
+    chains.quality,
+    chains.estimation,
 )

@@ -4,8 +4,9 @@ Parts    a layer (both branches write nothing, so it is the identity), one branc
 Factor   error without the part / error of the intact model, on the same sequences; 1 means that nothing was lost
 
 Models are causal, so one forward at the longest horizon answers for every horizon: its first K predictions are an exam
-at K. Nothing is trained again: what the rest could have learned without the part is another question, which the trained
-ablations (`bench list`) answer.
+at K. Layers and branches are scored at every horizon, heads and pairs at the training horizon alone. Layers before the
+removed part are not run again, and large models see fewer sequences. Nothing is trained again: what the rest could have
+learned without the part is another question, which the trained ablations (`bench list`) answer.
 
 The hypothesis-frame head is the head of layer 0 whose loss hurts most, if it stands out: its factor is at least
 `COLLAPSE` and at least `OUTSTANDING` times that of the next head.
@@ -13,7 +14,6 @@ The hypothesis-frame head is the head of layer 0 whose loss hurts most, if it st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -23,17 +23,24 @@ import torch
 from matplotlib.colors import LogNorm
 from torch import Tensor
 
-from bench.diagnostics.anatomy import layers, make_exam, watch
-from bench.diagnostics.base import NotAvailable, Picture, Run, Section, Table, canvas, section
-from bench.score import Score, predict, score
-from models.taps import edit
+from bench.report.diagnostics.anatomy import POSITIONS, SEQUENCES, Layer, layers, watch
+from bench.report.diagnostics.base import NotAvailable, Picture, Run, Section, Table, canvas, section
+from bench.report.diagnostics.frame import frame, sequences
+from bench.report.interventions import Answers, Edits, without
+from bench.run.score import Exam, Score, score
+from bench.statements import OUTSTANDING
 from tasks.base import Batch
 
+WORK = 1.3e10  # parameters x positions of one forward: 256 sequences of a small model, 30 of the paper's
 COLLAPSE = 10.0  # the paper's "more than 10x"
-OUTSTANDING = 2.0
 LEAST = 1e-9  # bits: an intact error below is rounding
 
-Edits = Mapping[str, Callable[[Tensor], Tensor]]
+
+class Write(NamedTuple):
+    """What a part adds to the residual stream: root mean square length over positions, and of its part in the frame."""
+
+    size: float
+    in_frame: float | None  # None where the frame is not a part of this space
 
 
 class Ablations(NamedTuple):
@@ -44,19 +51,11 @@ class Ablations(NamedTuple):
     heads: dict[tuple[int, int], Score]  # layer, head
     pairs: dict[tuple[int, int], Score]  # two heads of the first layer that has some
     first: int | None  # that layer
+    writes: dict[tuple[int, int | str], Write]  # layer, and head or branch
 
     def factor(self, of: Score, horizon: int | None = None) -> float:
         k = horizon or self.trained
         return float(of.entropy_mae[:k].mean() / self.intact.entropy_mae[:k].mean().clamp(min=LEAST))
-
-
-def without_heads(*heads: int) -> Callable[[Tensor], Tensor]:
-    def change(z_BTHd: Tensor) -> Tensor:
-        keep_H = torch.ones(z_BTHd.shape[2])
-        keep_H[list(heads)] = 0
-        return z_BTHd * keep_H[:, None]
-
-    return change
 
 
 def reachable(run: Run) -> list[int]:
@@ -69,40 +68,86 @@ def reachable(run: Run) -> list[int]:
     ]  # fmt: skip
 
 
+def shorten(run: Run, exam: Exam, horizon: int) -> Exam:
+    """The first predictions of the same sequences."""
+    tokens, features, targets, queries = exam.batch
+    length = run.task.shape.length(horizon)
+    batch = Batch(tokens[:, :length], features[:, :length], targets[:, :horizon], queries[:horizon])
+    return Exam(batch, exam.posterior[:, :horizon])
+
+
+def find_frame(run: Run) -> Tensor | None:
+    try:
+        return frame(run)
+    except NotAvailable:
+        return None
+
+
+def measure_write(write_BTD: Tensor, basis_DR: Tensor | None) -> Write:
+    size = write_BTD.square().sum(-1).mean().sqrt().item()
+    if basis_DR is None or len(basis_DR) != write_BTD.shape[-1]:
+        return Write(size, None)
+    return Write(size, (write_BTD @ basis_DR).square().sum(-1).mean().sqrt().item())
+
+
 @lru_cache(maxsize=1)
 def measure(run: Run) -> Ablations:
     parts = [layer for layer in layers(run.model) if layer.branches]
     if not parts:
         raise NotAvailable("the architecture has no taps that end a branch")
     horizons = reachable(run)
-    exam = make_exam(run, max(horizons), "ablation")
-    one = Batch(exam.batch.tokens[:1], exam.batch.features[:1], exam.batch.targets[:1], exam.batch.queries)
-    widths = {name: z.shape for name, z in watch(run.model, one, "*").items()}
-    headed = {layer.index: layer.outputs for layer in parts if layer.outputs and len(widths[layer.outputs]) == 4}
-    counts = {index: widths[tap][2] for index, tap in headed.items()}
-    first = min(headed, default=None)
+    length = run.task.shape.length(max(horizons))
+    run.require_length(length)
+    count = sequences(run, length, most=max(16, min(SEQUENCES, POSITIONS // length)), work=WORK)
+    batch = run.task.sample(count, max(horizons), run.rng("ablation"))
+    exam = Exam(batch, run.task.posterior(batch))
+    near = shorten(run, exam, run.config.horizon)
+    branches = [tap for layer in parts for tap in layer.branches.values()]
+    far_answers = Answers(run.model, exam.batch)
+    near_answers = Answers(run.model, near.batch, *branches)
+    basis = find_frame(run)
 
-    plans: dict[tuple[Any, ...], Edits] = {("intact",): {}}
+    headed, counts = count_heads(run, parts, near.batch)
+    first = min(headed, default=None)
+    whole: dict[tuple[int, str], Edits] = {}
     for layer in parts:
-        plans["layer", layer.index, "whole"] = dict.fromkeys(layer.branches.values(), torch.zeros_like)
+        whole[layer.index, "whole"] = dict.fromkeys(layer.branches.values(), torch.zeros_like)
+        whole |= {(layer.index, name): {tap: torch.zeros_like} for name, tap in layer.branches.items()}
+    pairs = [] if first is None else list(combinations(range(counts[first]), 2))
+    total, done = len(whole) + sum(counts.values()) + len(pairs), iter(range(10**6))
+
+    def ask(answers: Answers, of: Exam, edits: Edits, *also: str) -> Score:
+        run.progress("ablations", next(done), total)
+        return score(of, answers.edited(edits, *also))
+
+    by_layer: dict[int, dict[str, Score]] = {layer.index: {} for layer in parts}
+    for (i, name), edits in whole.items():
+        by_layer[i][name] = ask(far_answers, exam, edits)
+    by_head: dict[tuple[int, int], Score] = {}
+    writes: dict[tuple[int, int | str], Write] = {}
+    for layer in parts:
         for name, tap in layer.branches.items():
-            plans["layer", layer.index, name] = {tap: torch.zeros_like}
-    plans |= {("head", i, h): {headed[i]: without_heads(h)} for i in headed for h in range(counts[i])}
-    if first is not None:
-        pairs = combinations(range(counts[first]), 2)
-        plans |= {("pair", a, b): {headed[first]: without_heads(a, b)} for a, b in pairs}
-    found: dict[tuple[Any, ...], Score] = {}
-    for done, (plan, edits) in enumerate(plans.items()):
-        run.progress("ablations", done, len(plans))
-        with edit(run.model, edits):
-            found[plan] = score(exam, predict(run.model, exam.batch))
-    run.progress("ablations", len(plans), len(plans))
-    return Ablations(
-        horizons=horizons, trained=run.config.horizon, intact=found["intact",], first=first,
-        layers={p.index: {n[2]: s for n, s in found.items() if n[:2] == ("layer", p.index)} for p in parts},
-        heads={(n[1], n[2]): s for n, s in found.items() if n[0] == "head"},
-        pairs={(n[1], n[2]): s for n, s in found.items() if n[0] == "pair"},
-    )  # fmt: skip
+            writes[layer.index, name] = measure_write(near_answers.at(tap), basis)
+        end = layer.branches.get(layer.kind)
+        for h in range(counts.get(layer.index, 0)):
+            edits = {headed[layer.index]: without(h)}
+            by_head[layer.index, h] = ask(near_answers, near, edits, *([end] if end else []))
+            if end:  # what is missing from the branch is what the head wrote
+                missing = near_answers.at(end) - torch.cat([kept[end] for kept in near_answers.kept])
+                writes[layer.index, h] = measure_write(missing, basis)
+    by_pair = {pair: ask(near_answers, near, {headed[first or 0]: without(*pair)}) for pair in pairs}
+    run.progress("ablations", total, total)
+    intact = score(exam, far_answers.intact)
+    return Ablations(horizons, run.config.horizon, intact, by_layer, by_head, by_pair, first, writes)
+
+
+def count_heads(run: Run, parts: list[Layer], batch: Batch) -> tuple[dict[int, str], dict[int, int]]:
+    """The tap of each layer that has heads, and their number."""
+    one = Batch(batch.tokens[:1], batch.features[:1], batch.targets[:1], batch.queries)
+    taps = {layer.index: layer.outputs for layer in parts if layer.outputs}
+    seen = watch(run.model, one, *taps.values()) if taps else {}
+    headed = {index: tap for index, tap in taps.items() if seen[tap].ndim == 4}
+    return headed, {index: seen[tap].shape[2] for index, tap in headed.items()}
 
 
 class Frame(NamedTuple):
@@ -114,15 +159,15 @@ class Frame(NamedTuple):
 def frame_head(found: Ablations) -> Frame:
     factors = [found.factor(s) for (layer, _), s in sorted(found.heads.items()) if layer == found.first]
     if len(factors) < 2:
-        raise NotAvailable("a head stands out among others, and there is one or none in the first layer")
+        raise NotAvailable("needs at least two heads in the first layer")
     second, largest = sorted(factors)[-2:]
     out = largest >= COLLAPSE and largest >= OUTSTANDING * second
     return Frame(factors.index(largest) if out else None, largest, second)
 
 
-def row(found: Ablations, of: Score) -> list[Any]:
+def row(found: Ablations, of: Score, horizons: list[int]) -> list[Any]:
     cells: list[Any] = []
-    for k in found.horizons:
+    for k in horizons:
         cells += [of.entropy_mae[:k].mean().item(), of.kl[:k].mean().item(), found.factor(of, k)]
     return cells
 
@@ -130,18 +175,24 @@ def row(found: Ablations, of: Score) -> list[Any]:
 @section("What breaks when a part is removed?")
 def parts(run: Run) -> Section:
     found = measure(run)
-    header = [f"{name} K={k}" for k in found.horizons for name in ("MAE", "KL", "factor")]
-    whole = [["nothing", *row(found, found.intact)]]
+    near, far = [found.trained], found.horizons
+
+    def header(horizons: list[int]) -> list[str]:
+        return ["removed", *(f"{name} K={k}" for k in horizons for name in ("MAE", "KL", "factor"))]
+
+    whole = [["nothing", *row(found, found.intact, far)]]
     for i, branches in found.layers.items():
         names = {"whole": f"layer {i}"} | {name: f"layer {i}, {name}" for name in branches if name != "whole"}
-        whole += [[names[name], *row(found, of)] for name, of in branches.items()]
-    tables = [Table("ablation_layers", ["removed", *header], whole)]
+        whole += [[names[name], *row(found, of, far)] for name, of in branches.items()]
+    tables = [Table("ablation_layers", header(far), whole)]
     if found.heads:
-        single = [[f"layer {i}, head {h}", *row(found, of)] for (i, h), of in found.heads.items()]
-        tables.append(Table("ablation_heads", ["removed", *header], single))
+        single = [[f"layer {i}, head {h}", *row(found, of, near)] for (i, h), of in found.heads.items()]
+        tables.append(Table("ablation_heads", header(near), single))
     if found.pairs:
-        double = [[f"layer {found.first}, heads {a} and {b}", *row(found, of)] for (a, b), of in found.pairs.items()]
-        tables.append(Table("ablation_pairs", ["removed", *header], double))
+        double = [
+            [f"layer {found.first}, heads {a} and {b}", *row(found, of, near)] for (a, b), of in found.pairs.items()
+        ]
+        tables.append(Table("ablation_pairs", header(near), double))
     lines = [
         "Errors in bits, mean over the first K predictions of the same sequences; factor is the entropy error over "
         "that of the intact model. A removed branch writes nothing; a removed layer is the identity. Where KL rises "

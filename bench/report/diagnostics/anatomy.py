@@ -19,15 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.diagnostics.base import NotAvailable, Run
-from bench.score import Exam, entropy_bits
+from bench.report.diagnostics.base import NotAvailable, Run
+from bench.report.interventions import EMBEDDING
+from bench.run.score import Exam, entropy_bits
 from models.kernels.attention import attention_weights
 from models.taps import record, tap_names
 from models.transformer import Attention, UniformAttention
-from tasks.base import Batch, Task
-from tasks.bijection import Bijection
-from tasks.hmm import HMM
-from tasks.recall import Recall
+from tasks.base import Batch, HasHypotheses, Task
 
 SEQUENCES, POSITIONS = 256, 40_000  # of an exam: so many sequences, fewer where they are long
 
@@ -111,29 +109,17 @@ def look(run: Run) -> Look:
     wanted = {tap for layer in layers(run.model) for tap in (layer.values, layer.outputs, layer.resid) if tap}
     if not wanted:
         raise NotAvailable("the architecture has no taps in its layers")
+    wanted |= {EMBEDDING} & set(tap_names(run.model))
     return Look(exam, entropy_bits(exam.posterior).numpy(), watch(run.model, exam.batch, *sorted(wanted)))
 
 
 def stands_for(task: Task, tokens_BT: Tensor) -> Tensor:
-    """Which hypothesis about the answer each position stands for, [B, T]: a class, or -1.
-
-    bijection, recall   a value token stands for that value
-    hmm                 row s of T and row s of E in the header stand for state s
-    """
-    nothing = torch.full_like(tokens_BT, -1)
-    if isinstance(task, Bijection):
-        return torch.where(tokens_BT >= task.size, tokens_BT - task.size, nothing)
-    if isinstance(task, Recall):
-        value = tokens_BT - task.keys
-        return torch.where((value >= 0) & (value < task.values), value, nothing)
-    if isinstance(task, HMM):
-        row = tokens_BT - task.symbols
-        return torch.where(row >= 0, row % task.states, nothing)
-    raise NotAvailable("no token of this task stands for a hypothesis about the answer")
+    """Which hypothesis about the answer each position stands for, [B, T]: a class, or -1."""
+    if not isinstance(task, HasHypotheses):
+        raise NotAvailable("no token of this task stands for a hypothesis about the answer")
+    return task.hypotheses(tokens_BT)
 
 
 def input_keys(task: Task) -> int:
     """How many tokens, from the first on, are looked up by the task's questions; 0 where none is."""
-    if isinstance(task, Bijection):
-        return task.size
-    return task.keys if isinstance(task, Recall) else 0
+    return task.lookup_tokens if isinstance(task, HasHypotheses) else 0

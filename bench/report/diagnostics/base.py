@@ -10,7 +10,7 @@ error is a failed section.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import filter as matching
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
+from bench import SAMPLES
 from bench.config import RunConfig
 from bench.records import RunRecord
 from bench.seeds import generator
@@ -35,6 +36,17 @@ class NotAvailable(Exception):
     """The question makes sense, this model cannot be asked; the message says why."""
 
 
+class Literature(NamedTuple):
+    """What was published, for comparison: the caller of a report knows it, a report does not."""
+
+    numbers: Mapping[str, Mapping[str, tuple[float, ...]]] = {}  # by table and row
+    settings: Mapping[str, str] = {}  # of the LPE report's model
+    statements: Mapping[str, tuple[str, str]] = {}  # by id: what is said of how a model works, and where
+
+
+NOTHING_PUBLISHED = Literature()
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A finished run with its weights, in evaluation mode on the CPU."""
@@ -43,9 +55,13 @@ class Run:
     config: RunConfig
     task: Task
     model: nn.Module
-    samples: int = 200  # rollouts a context
+    samples: int = SAMPLES  # rollouts a context
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None
     snapshots: tuple[tuple[int, Path], ...] = ()  # step and weights, kept while it trained
+    literature: Literature = NOTHING_PUBLISHED
+
+    def published(self, table: str, row: str) -> tuple[float, ...] | None:
+        return self.literature.numbers.get(table, {}).get(row)
 
     def rng(self, *names: str | int) -> torch.Generator:
         """A report's own stream of random numbers, the same for every architecture with this seed."""
@@ -91,6 +107,7 @@ class Question(NamedTuple):
     ask: Callable[[Run], Section]
     tasks: tuple[str, ...]
     taps: str | None
+    repeats: bool = False  # it shows what other sections measure, so it is asked after them
 
     def applies(self, run: Run) -> bool:
         has_taps = self.taps is None or bool(matching(tap_names(run.model), self.taps))
@@ -98,9 +115,9 @@ class Question(NamedTuple):
 
 
 def section(
-    title: str, tasks: tuple[str, ...] = (), taps: str | None = None
+    title: str, tasks: tuple[str, ...] = (), taps: str | None = None, repeats: bool = False
 ) -> Callable[[Callable[[Run], Section]], Question]:
-    return lambda ask: Question(title, ask, tasks, taps)
+    return lambda ask: Question(title, ask, tasks, taps, repeats)
 
 
 def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **how: Any) -> tuple[Figure, Any]:

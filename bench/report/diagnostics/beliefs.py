@@ -17,10 +17,21 @@ import numpy as np
 import torch
 from torch.nn.functional import layer_norm, one_hot
 
-from bench.diagnostics.anatomy import layers, look
-from bench.diagnostics.base import GREY, MODEL, OTHER, NotAvailable, Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.manifold import LEAST, flat
-from bench.diagnostics.probes import held_out_r2, held_out_softmax_r2
+from bench.report.diagnostics.anatomy import layers, look
+from bench.report.diagnostics.base import (
+    GREY,
+    MODEL,
+    OTHER,
+    NotAvailable,
+    Picture,
+    Run,
+    Section,
+    Table,
+    canvas,
+    section,
+)
+from bench.report.diagnostics.manifold import LEAST, flat
+from bench.report.diagnostics.probes import held_out_r2, held_out_softmax_r2
 
 
 class Probe(NamedTuple):

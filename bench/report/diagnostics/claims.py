@@ -1,8 +1,8 @@
 """The claims of The Bayesian Geometry of Transformer Attention (arXiv:2512.22471), each tested on this run.
 
-A claim says what it predicts, where it is made, when it holds, and how to measure it. What one needs and the run does
-not have is said as the reason why it cannot be tested. A verdict is about this run: other sizes, recipes and seeds may
-give another.
+A test says when a claim holds and how to measure that; what was claimed, and where, is published.py's, under the same
+id. Where the run lacks what a test needs, the reason is given. A verdict is about this run: other sizes, recipes and
+seeds may give another.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
-from bench.diagnostics import ablation, beliefs, clusters, dynamics, geometry, length, manifold
-from bench.diagnostics.anatomy import attention_layers, layers
-from bench.diagnostics.base import NotAvailable, Run, Section, Table, section
+from bench.report.diagnostics import ablation, beliefs, clusters, dynamics, geometry, length, manifold
+from bench.report.diagnostics.anatomy import attention_layers, layers
+from bench.report.diagnostics.base import NotAvailable, Run, Section, Table, section
+from bench.statements import EARLIER, OUTSTANDING, SIGNIFICANT
 
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested with this run"
-PUBLISHED_BITS = {"bijection": ("entropy_mae", 0.003), "hmm": ("entropy_curve_mae", 7.5e-5)}  # at K = 20
 JUMP = 1.5  # K + 1 over K: more is a discontinuity
-SIGNIFICANT = 0.05
 PROGRESS = 0.8  # Spearman of focus with depth
 NEAR_ZERO = 0.1  # of the attention that equal attention would give
 PC1 = 0.8  # REPRODUCE.md of the authors' repository; a later paper has 84-90 %
@@ -32,22 +31,20 @@ FITTED = 0.05  # bits at the training horizon
 Measured = tuple[str, bool]
 
 
-class Claim(NamedTuple):
-    claim: str
-    source: str
+class Test(NamedTuple):
     rule: str
     measure: Callable[[Run], Measured]
 
 
 def published_error(run: Run) -> Measured:
-    if run.config.task not in PUBLISHED_BITS or run.config.horizon != 20:
+    published = run.published("error", run.config.task)
+    if published is None or run.config.horizon != 20:
         raise NotAvailable("published for bijection and hmm at K = 20")
     if run.config.arch != "transformer":
         raise NotAvailable("published for the transformer")
-    metric, bits = PUBLISHED_BITS[run.config.task]
-    ours = run.record.metrics["20"]["all"][metric]
-    kind = "curve MAE" if metric == "entropy_curve_mae" else "MAE"
-    return f"{kind} {ours:.2g} bits, published {bits:.2g}", ours <= bits
+    metric, kind = ("entropy_curve_mae", "curve MAE") if run.config.task == "hmm" else ("entropy_mae", "MAE")
+    ours = run.record.at()["all"][metric]
+    return f"{kind} {ours:.2g} bits, published {published[0]:.2g}", ours <= published[0]
 
 
 def no_discontinuity(run: Run) -> Measured:
@@ -164,9 +161,9 @@ def dissociation(run: Run) -> Measured:
 def collapse_without_top(run: Run) -> Measured:
     if (run.config.arch, run.config.task) != ("transformer-no-attn-top2", "hmm"):
         raise NotAvailable("it is about transformer-no-attn-top2 on hmm")
-    trained, far = str(run.config.horizon), str(max(run.config.horizons))
-    near, away = (run.record.metrics[k]["all"]["entropy_mae"] for k in (trained, far))
-    uniform = run.record.references[far]["uniform"]["all"]["entropy_mae"]
+    trained, far = run.config.horizon, max(run.config.horizons)
+    near, away = (run.record.at(k)["all"]["entropy_mae"] for k in (trained, far))
+    uniform = (run.record.references[str(far)] or {})["uniform"]["all"]["entropy_mae"]
     text = f"{near:.3g} bits at {trained}, {away:.3g} at {far}: {away / near:.2f}x (uniform predictor {uniform:.2g})"
     return text, near <= FITTED and away >= ablation.COLLAPSE * near
 
@@ -183,45 +180,45 @@ def one_cluster_a_state(run: Run) -> Measured:
     )
 
 
-CLAIMS = (
-    Claim("The transformer is calibrated to thousandths of a bit", "results",
-          "error at K = 20 at most the published one", published_error),
-    Claim("It goes on beyond the training length without discontinuity", "results",
-          f"error at K + 1 at most {JUMP:g} times that at K", no_discontinuity),
-    Claim("Every layer is needed", "ablation", f"each layer's removal costs more than {ablation.COLLAPSE:g}x",
-          every_layer_needed),
-    Claim("Layer 0 has one hypothesis-frame head", "stage 1",
-          f"its removal costs at least {ablation.COLLAPSE:g}x, and {ablation.OUTSTANDING:g} times what the next costs",
-          frame_head),
-    Claim("Layer-0 keys form an orthogonal frame", "stage 1; version 3: 0.052, random 0.082",
-          f"those of input keys, else of hypotheses, are more orthogonal than random vectors, p < {SIGNIFICANT:g}",
-          orthogonal_keys),
-    Claim("Queries align with feasible hypotheses, more so with depth", "stage 2",
-          f"focus grows with depth, Spearman at least {PROGRESS:g}, and ends above 1", progressive_alignment),
-    Claim("Eliminated hypotheses receive next to no attention", "stage 2",
-          f"in the last layer at most {NEAR_ZERO:g} of equal attention", eliminated_ignored),
-    Claim("Late representations lie on a low-dimensional manifold", "stage 3; REPRODUCE.md: PC1 > 80 %",
-          f"PC1 of the last attending layer's values, outputs or residual stream at least {PC1:.0%}", low_dimensional),
-    Claim("That manifold is parameterised by posterior entropy", "stage 3",
-          f"|Spearman| of that PC1 with entropy at least {ALONG:g}", entropy_along),
-    Claim("The residual stream holds the belief", "abstract",
-          f"held-out R2 of a softmax probe for the posterior at least {DECODED:g} after some layer before the last",
-          belief_in_residual),
-    Claim("Attention settles before values do", "frame-precision dissociation",
-          f"within {dynamics.SETTLED:.0%} of its end {dynamics.EARLIER:g} times earlier than values", dissociation),
-    Claim("Without attention in the top two layers it fits K = 20 and collapses at K = 50",
-          "ablation: 0.0016, then 1.79",
-          f"at most {FITTED:g} bits at the training length, {ablation.COLLAPSE:g}x that at the longest",
-          collapse_without_top),
-    Claim("A recurrent model's last layer forms one cluster for each hidden state", "version 3",
-          f"silhouette and purity at least {AS_CLEAR:g} of the exact posterior's own", one_cluster_a_state),
-)  # fmt: skip
+TESTS = {
+    "calibrated": Test("error at K = 20 at most the published one", published_error),
+    "no-discontinuity": Test(f"error at K + 1 at most {JUMP:g} times that at K", no_discontinuity),
+    "every-layer": Test(f"each layer's removal costs more than {ablation.COLLAPSE:g}x", every_layer_needed),
+    "frame-head": Test(
+        f"its removal costs at least {ablation.COLLAPSE:g}x, and {OUTSTANDING:g} times what the next costs",
+        frame_head,
+    ),
+    "orthogonal-keys": Test(
+        f"those of input keys, else of hypotheses, are more orthogonal than random vectors, p < {SIGNIFICANT:g}",
+        orthogonal_keys,
+    ),
+    "alignment": Test(
+        f"focus grows with depth, Spearman at least {PROGRESS:g}, and ends above 1", progressive_alignment
+    ),
+    "eliminated": Test(f"in the last layer at most {NEAR_ZERO:g} of equal attention", eliminated_ignored),
+    "manifold": Test(
+        f"PC1 of the last attending layer's values, outputs or residual stream at least {PC1:.0%}", low_dimensional
+    ),
+    "entropy-axis": Test(f"|Spearman| of that PC1 with entropy at least {ALONG:g}", entropy_along),
+    "belief": Test(
+        f"held-out R2 of a softmax probe for the posterior at least {DECODED:g} after some layer before the last",
+        belief_in_residual,
+    ),
+    "attention-first": Test(
+        f"within {dynamics.SETTLED:.0%} of its end {EARLIER:g} times earlier than values", dissociation
+    ),
+    "top-attention": Test(
+        f"at most {FITTED:g} bits at the training length, {ablation.COLLAPSE:g}x that at the longest",
+        collapse_without_top,
+    ),
+    "clusters": Test(f"silhouette and purity at least {AS_CLEAR:g} of the exact posterior's own", one_cluster_a_state),
+}
 
 
-def judge(claim: Claim, run: Run) -> tuple[str, str]:
+def judge(test: Test, run: Run) -> tuple[str, str]:
     """What was measured, or why nothing was; and the verdict."""
     try:
-        text, holds = claim.measure(run)
+        text, holds = test.measure(run)
         return text, HOLDS if holds else FAILS
     except NotAvailable as reason:
         return str(reason), UNTESTED
@@ -229,13 +226,16 @@ def judge(claim: Claim, run: Run) -> tuple[str, str]:
         return f"the measurement failed: {type(error).__name__}: {error}", UNTESTED
 
 
-@section("The paper's claims, tested on this run")
+@section("The paper's claims, tested on this run", repeats=True)
 def table(run: Run) -> Section:
-    judged = [(claim, *judge(claim, run)) for claim in CLAIMS]
-    rows: list[list[Any]] = [[c.claim, c.source, c.rule, text, verdict] for c, text, verdict in judged]
+    rows: list[list[Any]] = []
+    for id, test in TESTS.items():
+        claim, place = run.literature.statements.get(id, (id, ""))
+        rows.append([id, claim, place, test.rule, *judge(test, run)])
     counts = [sum(row[-1] == verdict for row in rows) for verdict in (HOLDS, FAILS, UNTESTED)]
     text = (
         "{} claims of arXiv:2512.22471 on this run: {} hold, {} do not hold, {} cannot be tested. "
         "A verdict is about this run alone; the sections below show what it rests on."
     ).format(len(rows), *counts)
-    return Section(text, [Table("claims", ["claim", "source", "holds if", "measured here", "verdict"], rows)])
+    header = ["id", "claim", "source", "holds if", "measured here", "verdict"]
+    return Section(text, [Table("claims", header, rows)])

@@ -18,9 +18,9 @@ import numpy as np
 from scipy.cluster.vq import kmeans2
 from scipy.spatial.distance import cdist
 
-from bench.diagnostics.anatomy import layers, look
-from bench.diagnostics.base import Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.manifold import components, flat
+from bench.report.diagnostics.anatomy import layers, look
+from bench.report.diagnostics.base import Picture, Run, Section, Table, canvas, section
+from bench.report.diagnostics.manifold import components, flat
 
 POINTS = 1_500
 STARTS = 5  # of k-means: the tightest counts

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from scipy.stats import linregress
 
-from bench.diagnostics.base import EXACT, MODEL, OTHER, Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.predictive import coins, p_one
+from bench.report.diagnostics.base import EXACT, MODEL, OTHER, Picture, Run, Section, Table, canvas, section
+from bench.report.diagnostics.predictive import coins, p_one
 from models.taps import record
 from tasks.bernoulli import draw_bits
 

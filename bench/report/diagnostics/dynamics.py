@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from bench.diagnostics.anatomy import attention_layers, layers, look, values_of, watch, weights
-from bench.diagnostics.base import (
+from bench.report.diagnostics.anatomy import attention_layers, layers, look, values_of, watch, weights
+from bench.report.diagnostics.base import (
     GREY,
     MODEL,
     OTHER,
@@ -37,10 +37,11 @@ from bench.diagnostics.base import (
     load_model,
     section,
 )
-from bench.diagnostics.manifold import Manifold, describe, flat
-from bench.score import predict, score
+from bench.report.diagnostics.manifold import Manifold, describe, flat
+from bench.run.score import predict, score
+from bench.statements import EARLIER
 
-SETTLED, EARLIER = 0.1, 1.5
+SETTLED = 0.1
 LEAST = 4  # snapshots
 
 

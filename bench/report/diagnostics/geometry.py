@@ -21,8 +21,28 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from bench.diagnostics.anatomy import Look, attention_layers, input_keys, layers, look, stands_for, watch, weights
-from bench.diagnostics.base import GREY, MODEL, OTHER, NotAvailable, Picture, Run, Section, Table, canvas, section
+from bench.report.diagnostics.anatomy import (
+    Look,
+    attention_layers,
+    input_keys,
+    layers,
+    look,
+    stands_for,
+    watch,
+    weights,
+)
+from bench.report.diagnostics.base import (
+    GREY,
+    MODEL,
+    OTHER,
+    NotAvailable,
+    Picture,
+    Run,
+    Section,
+    Table,
+    canvas,
+    section,
+)
 from tasks.base import Batch
 
 DRAWS = 2_000  # of random vectors

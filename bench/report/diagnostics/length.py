@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.diagnostics.base import (
+from bench.report.diagnostics.base import (
     EXACT,
     GREY,
     MODEL,
@@ -50,7 +50,7 @@ def measure(run: Run) -> Reach:
         if getattr(run.model, "max_length", None) is not None:
             why = "the model cannot read sequences longer than those of its training"
         raise NotAvailable(why)
-    columns = run.record.by_position[str(max(reached))]
+    columns = run.record.by_position[str(max(reached))] or {}
     error, kl, model, bayes = (np.array(columns[name]) for name in ("entropy_mae", "kl", "h_model", "h_bayes"))
     return Reach(trained, max(reached), error, kl, model, bayes)
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import betaln
 
-from bench.diagnostics.base import EXACT, GREY, MODEL, OTHER, Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.posterior import BITS, CONTEXTS, LENGTH, posteriors, rollouts
-from bench.diagnostics.predictive import coins
+from bench.report.diagnostics.base import EXACT, GREY, MODEL, OTHER, Picture, Run, Section, Table, canvas, section
+from bench.report.diagnostics.posterior import BITS, CONTEXTS, LENGTH, posteriors, rollouts
+from bench.report.diagnostics.predictive import coins
 
 TARGET, ONES = 50, 25
 PERCENTILES = (50, 90, 95)
-PUBLISHED = {50: (0.154, 1307105.5), 90: (1.423, 1055461232.9), 95: (2.050, 2631950303.2)}
 
 
 def log_probability(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -50,7 +49,8 @@ def estimation(run: Run) -> Section:
     for q in PERCENTILES:
         mine = [float(np.percentile(x, q)) for x in (ours, bayes, naive, no_hit)]
         rows.append([f"p{q}", "this run", *mine])
-        rows.append([f"p{q}", "LPE report", PUBLISHED[q][0], None, PUBLISHED[q][1], 1.0])
+        if published := run.published("lowprob", f"p{q}"):
+            rows.append([f"p{q}", "LPE report", published[0], None, published[1], 1.0])
     header = ["statistic", "source", "rollout estimator, relative error", "exact predictor's rollouts",
               "naive Monte Carlo, expected relative SE", "naive P(no hit)"]  # fmt: skip
     columns = zip(P, ours, bayes, naive, no_hit, strict=True)

@@ -19,8 +19,8 @@ import numpy as np
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from bench.diagnostics.anatomy import layers, look, values_of
-from bench.diagnostics.base import Picture, Run, Section, Table, canvas, section
+from bench.report.diagnostics.anatomy import layers, look, values_of
+from bench.report.diagnostics.base import Picture, Run, Section, Table, canvas, section
 
 VALUES, OUTPUTS, RESIDUAL = "values", "outputs", "residual stream"
 SHOWN = 1_500  # marks in a picture

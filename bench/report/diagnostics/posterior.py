@@ -22,14 +22,23 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from scipy.stats import beta, cramervonmises, ks_1samp, uniform
-from torch import Tensor, nn
 
-from bench.diagnostics.base import EXACT, GREY, MODEL, NotAvailable, Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.predictive import coins
-from bench.rollout import refusal, rollout
+from bench.report.diagnostics.base import (
+    EXACT,
+    GREY,
+    MODEL,
+    NotAvailable,
+    Picture,
+    Run,
+    Section,
+    Table,
+    canvas,
+    section,
+)
+from bench.report.diagnostics.predictive import coins
+from bench.report.rollout import Exact, refusal, rollout
 from tasks.bernoulli import Bernoulli, draw_bits
 
 CONTEXTS, BITS, LENGTH = 30, 50, 1000
@@ -37,44 +46,6 @@ REPEATS = 40  # of the perfect match, for each context
 GRID = np.linspace(0.0, 1.0, 2001)
 METRICS = ("W1", "KS", "CvM-int", "PIT-KS", "PIT-CvM", "quantile RMSE", "coverage MAE")
 STATISTICS = ("mean", "median", "p90", "p95", "max")
-PUBLISHED = {  # the LPE report's Table 4: the five statistics, then the perfect match
-    "W1": (0.0164, 0.0148, 0.0270, 0.0297, 0.0331, 0.0048),
-    "KS": (0.1764, 0.1645, 0.2428, 0.3545, 0.5334, 0.0590),
-    "CvM-int": (0.00221, 0.00161, 0.00464, 0.00524, 0.00812, 0.00015),
-    "PIT-KS": (0.1794, 0.1677, 0.2459, 0.3602, 0.5403, 0.0604),
-    "PIT-CvM": (3.4308, 2.2047, 5.4743, 10.9525, 22.5864, 0.1657),
-    "quantile RMSE": (0.0176, 0.0166, 0.0279, 0.0293, 0.0304, 0.0060),
-    "coverage MAE": (0.0445, 0.0412, 0.0841, 0.1012, 0.1188, 0.0199),
-}
-
-
-class ExactPredictor(nn.Module):
-    """Bayes behind a model's interface: counts ones, answers with the exact predictive."""
-
-    max_length = None
-
-    def __init__(self, task: Bernoulli) -> None:
-        super().__init__()
-        self.task = task
-
-    def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
-        ones_BT, seen_BT = (tokens_BT == 1).cumsum(1), (tokens_BT < 2).cumsum(1)
-        return self._logits(ones_BT, seen_BT)
-
-    def start(self, batch: int, length: int) -> list[Tensor]:
-        return [torch.zeros(batch, dtype=torch.int64), torch.zeros(batch, dtype=torch.int64)]
-
-    def step(self, tokens_B: Tensor, features_BF: Tensor, state: list[Tensor]) -> Tensor:
-        state[0] += tokens_B == 1
-        state[1] += tokens_B < 2
-        return self._logits(*state)
-
-    def _logits(self, ones: Tensor, seen: Tensor) -> Tensor:
-        p = self.task.predict(ones, seen)
-        return torch.stack([(-p).log1p(), p.log()], dim=-1)
-
-    def state_bytes(self, length: int) -> int:
-        return 16
 
 
 class Rollouts(NamedTuple):
@@ -95,7 +66,7 @@ def rollouts(run: Run) -> Rollouts:
         rollout(model, task.write(bits_CN), run.samples, LENGTH, run.rng("rollouts"), report=report)
         for model, report in (
             (run.model, lambda done, total: run.progress("rollouts", done, total)),
-            (ExactPredictor(task), lambda _done, _total: None),
+            (Exact(task), lambda _done, _total: None),
         )
     ]
     return Rollouts(bits_CN.numpy(), *(tokens.double().mean(2).numpy() for tokens in written))
@@ -151,7 +122,8 @@ def quality(run: Run) -> Section:
     for name in METRICS:
         mean_bayes = float(np.mean([m[name] for m in bayes]))
         rows.append([name, "this run", *summarise([m[name] for m in ours]), mean_bayes, perfect[name]])
-        rows.append([name, "LPE report", *PUBLISHED[name][:5], None, PUBLISHED[name][5]])
+        if published := run.published("posterior_metrics", name):
+            rows.append([name, "LPE report", *published[:5], None, published[5]])
     each = [
         [i + 1, int(bits.sum()), a, b, float(p.mean()), a / (a + b), *m.values()]
         for i, (bits, (a, b), p, m) in enumerate(zip(made.contexts, laws, made.model, ours, strict=True))

@@ -15,8 +15,9 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from bench.diagnostics.base import EXACT, MODEL, Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.predictive import coins, p_one
+from bench.report.diagnostics.base import EXACT, MODEL, Picture, Run, Section, Table, canvas, section
+from bench.report.diagnostics.predictive import coins, p_one
+from bench.text import plural
 from tasks.bernoulli import BOS, draw_bits
 
 SHORT = 6
@@ -84,7 +85,7 @@ def recovery(run: Run) -> Section:
             color=MODEL,
             alpha=0.3 + 0.7 * n / SHORT,
             markersize=4,
-            label=f"model, {n} bit{'s' * (n > 1)}",
+            label=f"model, {plural(n, 'bit')}",
         )
     axis.set(
         xlabel="share of ones, H/N",

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.nn.functional import one_hot
 
-from bench.diagnostics.base import GREY, Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.predictive import coins, p_one
+from bench.report.diagnostics.base import GREY, Picture, Run, Section, Table, canvas, section
+from bench.report.diagnostics.predictive import coins, p_one
 from models.taps import record, tap_names
 from tasks.bernoulli import draw_bits
 

@@ -1,12 +1,24 @@
-"""Is a head treated like a tail? With a = b the exact P(1 | x) + P(1 | not x) is 1: by how much is the model's not?"""
+"""Is a head treated like a tail? With a = b the exact P(1 | x) + P(1 | not x) is 1: by how much is the model's not?
+
+The Study of Beta-Bernoulli Transformers notes a construction: read the negated residual stream for the flipped
+sequence. Its logits are the negated ones, so the two probabilities add up to 1 exactly, unless the norm or the head
+adds a bias of its own.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from copy import deepcopy
 
-from bench.diagnostics.base import EXACT, MODEL, NotAvailable, Picture, Run, Section, Table, canvas, section
-from bench.diagnostics.predictive import coins, p_one
-from tasks.bernoulli import draw_bits
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.report.diagnostics.base import EXACT, MODEL, NotAvailable, Picture, Run, Section, Table, canvas, section
+from bench.report.diagnostics.predictive import coins, p_one
+from bench.report.interventions import places
+from bench.text import plural
+from models.taps import edit
+from tasks.bernoulli import Bernoulli, draw_bits
 
 SEQUENCES, LENGTHS = 500, (1, 4, 16, 32)
 
@@ -29,8 +41,34 @@ def flips(run: Run) -> Section:
         rows.append([n, float(e.mean()), float(np.abs(e).mean()), float(np.abs(e).max())])
         axis.scatter(share[:, n - 1], e, s=6, color=MODEL, alpha=0.5)
         axis.axhline(0, color=EXACT, linewidth=1)
-        axis.set(xlabel="share of ones, H/N", title=f"{n} bit{'s' * (n > 1)}")
+        axis.set(xlabel="share of ones, H/N", title=plural(n, "bit"))
     axes[0].set_ylabel("P(1 | x) + P(1 | not x) - 1")
     header = ["bits", "mean", "mean absolute", "largest"]
+    tables = [Table("symmetry", header, rows)]
     text = f"P(1 | x) + P(1 | not x) - 1 on {SEQUENCES} sequences; 0 is exact symmetry (the red line)."
-    return Section(text, [Table("symmetry", header, rows)], [Picture("symmetry", figure, "Each mark is a context.")])
+    if places(run.model) and isinstance(run.model.head, nn.Linear):
+        built = []
+        for name, model in (("as trained", run.model), ("without their biases", _without_biases(run.model))):
+            e = np.abs(negated_excess(model, task, bits).numpy())
+            built.append([name, float(e.mean()), float(e.max())])
+        tables.append(Table("symmetry_construction", ["norm and head", "mean absolute", "largest"], built))
+        text += (
+            " The second table reads the negated residual stream instead of a flipped sequence. That is symmetric by "
+            "construction, up to the biases of the last norm and of the head."
+        )
+    return Section(text, tables, [Picture("symmetry", figure, "Each mark is a context.")])
+
+
+def negated_excess(model: nn.Module, task: Bernoulli, bits_BN: Tensor) -> Tensor:
+    """P(1 | r) + P(1 | -r) - 1 for the residual stream r after the last layer, [B, N]."""
+    p_BN = p_one(model, task, bits_BN)
+    with edit(model, {places(model)[-1]: torch.neg}):
+        return p_BN + p_one(model, task, bits_BN) - 1
+
+
+def _without_biases(model: nn.Module) -> nn.Module:
+    """A copy whose last norm and head add nothing."""
+    copy = deepcopy(model)
+    for name in ("norm.bias", "head.bias"):
+        nn.init.zeros_(copy.get_parameter(name))
+    return copy

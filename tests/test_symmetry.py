@@ -1,0 +1,20 @@
+"""Reading the negated residual stream is symmetric by construction, up to the biases of the readout."""
+
+import torch
+from torch import nn
+
+from bench.config import compose
+from bench.report.diagnostics.symmetry import _without_biases, negated_excess
+from bench.seeds import generator
+from tasks.bernoulli import draw_bits
+
+
+def test_a_negated_residual_stream_gives_the_flipped_answer_up_to_biases():
+    config = compose("smoke", "transformer", "bernoulli", 0, "cpu", {})
+    task, model = config.make_task(), config.make_model()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    bits = draw_bits(task.draw_p(20, generator("cpu", 0, "p")), 12, generator("cpu", 0, "bits"))
+    assert negated_excess(_without_biases(model), task, bits).abs().max() < 1e-6
+    assert negated_excess(model, task, bits).abs().max() > 0.01
