@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench import perf
+from bench.check import perf
 from bench.cli import main
 from bench.config import compose
-from bench.run import make_model
-from bench.score import predict
+from bench.run.run import make_model
+from bench.run.score import predict
 from bench.seeds import generator
 from models.base import count_built
 
@@ -58,7 +58,7 @@ def test_the_stock_recipe_gives_muon_the_matrices_of_the_stack_and_adamw_the_res
 
 PAGES = """
 import resource, sys, torch
-from bench import perf
+from bench.check import perf
 
 if sys.argv[1] == "hold":
     perf.hold_memory()
@@ -90,11 +90,28 @@ def test_an_exponent_is_the_slope_over_log_log(monkeypatch):
     assert abs(perf.exponent("batch", (2, 4, 8)) - 1.7) < 1e-9
 
 
+def test_the_share_of_data_is_that_of_a_step_with_its_data(monkeypatch):
+    drawn = []
+
+    def run_data(works, rounds=1):
+        drawn.append([works["data"]() for _ in range(2)])
+        return {"data": 16 * 0.25, "step": 0.75}  # 16 steps are drawn at once
+
+    monkeypatch.setattr(perf, "turns", run_data)
+    monkeypatch.setattr(perf, "POOL", 2)
+    assert perf.data_shares("bernoulli") == {"bernoulli_data_share": 0.25, "bernoulli pool=2_data_share": 0.25}
+    assert list(perf.data_shares("revision-cue")) == ["revision-cue_data_share"]
+    for (first, _), (again, _) in drawn:  # every round draws a whole block anew, and so pays for it
+        assert torch.equal(first.tokens, again.tokens)
+
+
 def test_every_figure_has_a_meaning_and_the_object_is_flat(monkeypatch):
     monkeypatch.setattr(perf, "turns", lambda works, rounds=1: dict.fromkeys(works, 1.0))
+    monkeypatch.setattr(perf, "POOL", 2)
     found = perf.measure()
     assert all(isinstance(value, float) for value in found.values())
     assert len(perf.report(found).rows) == len(found)
+    assert {"small_muon_share_of_step", "paper_muon_share_of_step"} <= found.keys()
     assert found["small_step_over_plain"] == found["evaluation_over_plain"] == 1.0
 
 

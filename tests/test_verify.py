@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench import verify
+from bench.check import verify
 from bench.cli import main
 from bench.config import compose
 from bench.records import read, write
-from bench.run import run_one
+from bench.run.run import run_one
 from models.base import ARCHS
 
 FEW = {"steps": 4, "horizons": (10, 20), "sequences": 16}
@@ -139,7 +139,31 @@ def test_a_record_without_weights_is_not_verified(runs, capsys):
     runs[0].with_suffix(".safetensors").unlink()
     code, out = call(capsys, runs[0])
     assert code == 1
-    assert "not verified (weights not here: only --rerun can verify it)" in out
+    assert "not verified (it has no weights: only --rerun can verify it)" in out
+
+
+def test_records_without_weights_beside_one_that_holds_are_no_failure(runs, tmp_path, capsys):
+    runs[1].with_suffix(".safetensors").unlink()
+    code, out = call(capsys, tmp_path)
+    assert code == 0
+    assert "1 hold, 0 do not, 1 not verified" in out
+    change(runs[0], lambda d: d["metrics"]["20"]["all"].update(kl=9.0))
+    code, out = call(capsys, tmp_path)
+    assert code == 1
+    assert "0 hold, 1 do not, 1 not verified" in out
+
+
+def test_published_weights_are_found_beside_the_folder_of_records(made, tmp_path, capsys):
+    record, weights = made[0]
+    path = write(tmp_path / "runs", record, None)
+    published = tmp_path / "weights" / f"{record.id}.safetensors"
+    published.parent.mkdir()
+    published.write_bytes(weights)
+    code, out = call(capsys, path)
+    assert code == 0
+    assert "holds (weights evaluated again, every number equal)" in out
+    published.write_bytes(made[1][1])
+    assert call(capsys, path)[0] == 1
 
 
 def test_on_another_platform_the_tolerance_is_stated_and_kept(runs, capsys):
@@ -184,7 +208,7 @@ def test_elsewhere_a_rerun_must_be_near_the_record_or_both_among_the_other_seeds
     path = write(tmp_path, replace(record, platform=platform, metrics=error_of(record, claim * true)), None)
     for seed, share in enumerate(siblings, start=1):
         config = compose("smoke", "mlp-pointwise", "hmm", seed, "cpu", FEW)
-        other = replace(record, id=config.id(), config=config.to_json(), metrics=error_of(record, share * true))
+        other = replace(record, id=config.id(), config=config, metrics=error_of(record, share * true))
         write(tmp_path, other, None)
     verdict = verify.verify(path, rerun=True)
     assert verdict.holds is holds
@@ -195,7 +219,8 @@ def test_another_number_of_threads_and_a_run_that_was_moved_are_another_platform
     record, weights = made[0]
     changed = deepcopy(record.metrics)
     changed["20"]["all"]["kl"] += 5e-5
-    for told in ({"platform": {**record.platform, "threads": 4096}}, {"notes": ["continued on another platform"]}):
+    elsewhere = [{"platform": {**record.platform, **change}} for change in ({"threads": 4096}, {"muon": "bfloat16"})]
+    for told in (*elsewhere, {"notes": ["continued on another platform"]}):
         path = write(tmp_path, replace(record, metrics=changed, **told), weights)
         assert verify.verify(path, rerun=False).holds
     path = write(tmp_path, replace(record, metrics=changed), weights)
@@ -204,11 +229,11 @@ def test_another_number_of_threads_and_a_run_that_was_moved_are_another_platform
 
 def test_a_record_from_a_gpu_is_not_verified_without_one_and_stops_nothing(runs, tmp_path, capsys):
     config = compose("smoke", "mlp-pointwise", "hmm", 0, "cuda", {**FEW, "attention": "sdpa"})
-    record = replace(read(runs[0]), id=config.id(), config=config.to_json())
+    record = replace(read(runs[0]), id=config.id(), config=config)
     write(tmp_path, record, None)
     code, out = call(capsys, tmp_path)
     assert code == 1
-    assert "not verified (it was made on a GPU, and here is none)" in out
+    assert "not verified (the run used a GPU, and this machine has none)" in out
     assert "2 hold, 0 do not, 1 not verified" in out
 
 

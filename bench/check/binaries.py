@@ -1,9 +1,9 @@
-"""What can be known of the kernels without a GPU: compile them for real targets and read the binaries.
+"""Compile the attention kernels for real GPUs, without having one, and read the binaries.
 
-Every shipped configuration (kernel, dtype, head width, padded length; slopes and gate switched on, which is the largest
-form of each) is compiled ahead of time. Reported are registers, spilled bytes, shared memory, instructions, tensor-core
-instructions, and the bytes that its loads and stores move, counted in the compiler's own intermediate form and compared
-with the least that any kernel must move. Needs Triton without its interpreter, so it runs in a process of its own.
+Every configuration that the package ships is compiled ahead of time: kernel, dtype, head width, padded length, with
+slopes and without. Reported are registers, spilled bytes, shared memory, instructions, tensor-core instructions, and
+the bytes moved by loads and stores. Bytes are counted in the compiler's intermediate code and compared with the minimum
+that any kernel must move. Triton cannot compile with its interpreter on, so this runs in processes of its own.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from tabulate import tabulate
 
-LENGTHS = (15, 30, 59, 128)  # one for each padded size: 16, 32, 64, 128
+A = TypeVar("A")
+B = TypeVar("B")
+LENGTHS = (15, 30, 59, 128)  # one per padded size: 16, 32, 64, 128
 TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-TARGETS = {  # name: (backend, architecture, warp size, shared memory a block may have)
+TARGETS = {  # name: (backend, architecture, warp size, bytes of shared memory per block)
     "sm_80": ("cuda", 80, 32, 163 * 1024),
     "sm_86": ("cuda", 86, 32, 99 * 1024),
     "sm_89": ("cuda", 89, 32, 99 * 1024),
@@ -34,7 +36,8 @@ TARGETS = {  # name: (backend, architecture, warp size, shared memory a block ma
     "gfx942": ("hip", "gfx942", 64, 64 * 1024),
 }
 TENSOR_CORES = ("mma.sync", "wgmma", "tcgen05.mma", "v_mfma")
-MAX_INSTRUCTIONS = 16_000  # of any kernel on any CUDA target: a regression in code size shows here first
+SMALL_SPILL = 8  # bytes a thread: two registers. NVIDIA's assembler does it in some binaries with registers to spare
+MAX_INSTRUCTIONS = 16_000  # per kernel: a regression in code size shows here first
 
 
 class Job(NamedTuple):
@@ -42,7 +45,8 @@ class Job(NamedTuple):
     kernel: str
     dtype: str
     width: int
-    length: int | None  # None: the long path and decoding take any
+    length: int | None  # None: the long path and decoding take any length
+    sloped: bool
 
 
 @dataclass(frozen=True)
@@ -52,20 +56,25 @@ class Compiled:
     dtype: str
     width: int
     length: int | None
+    sloped: bool
     warps: int
     registers: int
     spilled: int
     shared: int
     instructions: int
     tensor_cores: bool
-    bytes_moved: int | None  # by one program; None where loops have no constant length
+    bytes_moved: int | None  # by one program; None if its loops have no constant length
     bytes_least: int | None
 
+    def name(self) -> str:
+        slopes = "slopes" if self.sloped else "no slopes"
+        return f"{self.target} {self.kernel} {self.dtype} width {self.width} L {self.length or 'any'} {slopes}"
+
     def complaints(self) -> list[str]:
-        """Every reason not to ship it."""
+        """Every reason not to ship this binary."""
         limit = TARGETS[self.target][3]
         found = []
-        if self.spilled:
+        if self.spilled > SMALL_SPILL:
             found.append(f"{self.spilled} bytes spilled")
         if self.shared > limit:
             found.append(f"{self.shared} bytes of shared memory, {self.target} has {limit}")
@@ -74,7 +83,7 @@ class Compiled:
         if self.dtype != "fp32" and self.kernel != "decode" and not self.tensor_cores:
             found.append("no tensor-core instruction")
         if self.bytes_moved != self.bytes_least:
-            found.append(f"moves {self.bytes_moved} bytes, {self.bytes_least} would do")
+            found.append(f"moves {self.bytes_moved} bytes, {self.bytes_least} are enough")
         return found
 
 
@@ -83,17 +92,12 @@ def jobs(targets: list[str]) -> list[Job]:
     from models.kernels.attention_triton import is_short
 
     work = []
-    for target in targets:
-        for dtype in TORCH:
-            for width in SERVED_WIDTHS:
-                lengths = [n for n in LENGTHS if is_short(n, width, TORCH[dtype])]
-                work += [
-                    Job(target, f"short {way}", dtype, width, n) for way in ("forward", "backward") for n in lengths
-                ]
-                work += [
-                    Job(target, f"long {way}", dtype, width, None) for way in ("forward", "backward kv", "backward q")
-                ]
-                work.append(Job(target, "decode", dtype, width, None))
+    for target, dtype, width, sloped in product(targets, TORCH, SERVED_WIDTHS, (True, False)):
+        for way in ("forward", "backward"):
+            lengths = [n for n in LENGTHS if is_short(n, width, TORCH[dtype])]
+            work += [Job(target, f"short {way}", dtype, width, n, sloped) for n in lengths]
+        for kernel in ("long forward", "long backward kv", "long backward q", "decode"):
+            work.append(Job(target, kernel, dtype, width, None, sloped))
     return work
 
 
@@ -106,7 +110,7 @@ def compile_job(job: Job) -> Compiled:
 
     dtype = TORCH[job.dtype]
     backward = "backward" in job.kernel
-    constants: dict[str, Any] = {"H": 4, "D": job.width, "DP": source.padded(job.width), "SLOPED": True, "GATED": True}
+    constants: dict[str, Any] = {"H": 4, "D": job.width, "DP": source.padded(job.width), "SLOPED": job.sloped}
     if job.length is not None:
         tile = source.short_tile(job.length, job.width, dtype, backward, hip=job.target.startswith("gfx"))
         constants |= {"L": job.length, "BM": tile.rows, "BN": tile.columns}
@@ -118,17 +122,10 @@ def compile_job(job: Job) -> Compiled:
         constants |= {"BM": tile.rows, "BN": tile.columns}
     kernel = source.KERNELS[job.kernel]
     names: list[str] = kernel.arg_names  # type: ignore[attr-defined]
-    halves = {"qkv", "out", "raw", "d_out", "d_qkv", "q", "cache"}
-    singles = {"slopes", "gate", "d_slopes", "d_gate", "lse", "delta"}
-
-    def kind(name: str) -> str:
-        if name in constants:
-            return "constexpr"
-        pointer = f"*{job.dtype}" if name in halves else "*fp32" if name in singles else None
-        return pointer or ("fp32" if name == "scale" else "i32")
-
-    signature = {name: kind(name) for name in names}
-    # what the launcher knows of real tensors: pointers are aligned to 16 bytes
+    if not job.sloped:
+        constants["slopes"] = None  # as a run passes it
+    signature = {name: "constexpr" if name in constants else _kind(name, job.dtype) for name in names}
+    # the launcher knows that the pointers of real tensors are aligned to 16 bytes
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
     values = {(names.index(name),): value for name, value in constants.items()}
     backend, arch, warp, _ = TARGETS[job.target]
@@ -143,29 +140,49 @@ def compile_job(job: Job) -> Compiled:
     moved = count_bytes(compiled.asm["ttir"]) if job.length is not None else None
     least = _least_bytes(job, tile) if job.length is not None else None
     return Compiled(
-        *job, warps=tile.warps, registers=registers, spilled=spilled, shared=compiled.metadata.shared,
-        instructions=instructions, tensor_cores=any(name in assembly for name in TENSOR_CORES),
-        bytes_moved=moved, bytes_least=least,
-    )  # fmt: skip
+        *job,
+        warps=tile.warps,
+        registers=registers,
+        spilled=spilled,
+        shared=compiled.metadata.shared,
+        instructions=instructions,
+        tensor_cores=any(name in assembly for name in TENSOR_CORES),
+        bytes_moved=moved,
+        bytes_least=least,
+    )
+
+
+def _kind(name: str, dtype: str) -> str:
+    """The type of a kernel's argument."""
+    if name in ("qkv", "out", "d_out", "d_qkv", "q", "cache"):
+        return f"*{dtype}"
+    if name in ("slopes", "lse", "delta"):
+        return "*fp32"
+    return "fp32" if name == "scale" else "i32"
 
 
 def _read_cubin(asm: dict[str, Any]) -> tuple[int, int, int]:
-    """Registers, spilled bytes and instructions, as the vendor's own tools read them from the binary."""
+    """Registers, spilled bytes and instructions, read from the binary with NVIDIA's tools."""
+    code = _run_tool("nvdisasm", "-c", asm["cubin"])
+    instructions = len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/", code, re.MULTILINE))
+    return *read_usage(asm["cubin"]), instructions
+
+
+def read_usage(cubin: bytes) -> tuple[int, int]:
+    """Registers and spilled bytes."""
+    usage = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", _run_tool("cuobjdump", "-res-usage", cubin))
+    assert usage is not None
+    return int(usage[1]), int(usage[2]) + int(usage[3])
+
+
+def _run_tool(name: str, option: str, cubin: bytes) -> str:
     import triton
 
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(asm["cubin"])
+        file.write(cubin)
         file.flush()
-
-        def tool(*words: str) -> str:
-            return subprocess.run([*words, file.name], capture_output=True, text=True, check=True).stdout
-
-        usage = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", tool(str(tools / "cuobjdump"), "-res-usage"))
-        assert usage is not None
-        code = tool(str(tools / "nvdisasm"), "-c")
-    instructions = len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/", code, re.MULTILINE))
-    return int(usage[1]), int(usage[2]) + int(usage[3]), instructions
+        return subprocess.run([str(tool), option, file.name], capture_output=True, text=True, check=True).stdout
 
 
 def _read_hsaco(asm: dict[str, Any]) -> tuple[int, int, int]:
@@ -182,7 +199,7 @@ def _read_hsaco(asm: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def count_bytes(ttir: str) -> int:
-    """Bytes that all loads and stores of one program ask for, loops counted out; masked lanes included."""
+    """Bytes of all loads and stores of one program, every pass of a loop and masked lanes included."""
     constants = {name: int(value) for name, value in re.findall(r"(%\S+) = arith.constant (\d+) : i32", ttir)}
     total, trips, depth = 0, [1], 0
     loops: list[int] = []
@@ -205,63 +222,25 @@ def count_bytes(ttir: str) -> int:
 
 
 def _least_bytes(job: Job, tile: Any) -> int:
-    """Each tensor once, at the padded sizes of the tile, and one number each for slope and gate."""
+    """Each tensor once at the padded sizes of the tile, and the slope."""
     from models.kernels.attention_triton import padded
 
     assert job.length is not None
     size = 4 if job.dtype == "fp32" else 2
     queries = -(-job.length // tile.rows) * tile.rows
     row = padded(job.width) * size
+    slope = 4 if job.sloped else 0
     if job.kernel == "short forward":
-        return (2 * queries + 2 * tile.columns) * row + 2 * 4  # Q, O; K, V
-    return (3 * queries + 4 * tile.columns) * row + 4 * 4  # Q, dO, dQ; K, V, dK, dV; slope, gate and their gradients
+        return (2 * queries + 2 * tile.columns) * row + slope  # Q, O; K, V
+    return (3 * queries + 4 * tile.columns) * row + slope  # Q, dO, dQ; K, V, dK, dV
 
 
-def compile_all(work: list[Job], processes: int) -> Iterator[Compiled]:
-    """One after the other as they are done, from processes that never saw the interpreter's flag."""
+def in_processes(function: Callable[[A], B], work: list[A], processes: int) -> Iterator[B]:
+    """Results in the order of the work, from processes started without the flag of Triton's interpreter."""
     flag = os.environ.pop("TRITON_INTERPRET", None)
     try:
         with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-            yield from pool.map(compile_job, work, chunksize=4)
+            yield from pool.map(function, work, chunksize=4)
     finally:
         if flag is not None:
             os.environ["TRITON_INTERPRET"] = flag
-
-
-def render(results: list[Compiled]) -> str:
-    """The table, in Markdown, with an estimate of what memory traffic alone would cost."""
-    header = ["target", "kernel", "dtype", "head", "L", "warps", "registers", "spilled", "shared", "instructions"]
-    header += ["tensor cores", "bytes moved", "least"]
-    rows = [
-        [
-            c.target, c.kernel, c.dtype, c.width, c.length or "any", c.warps, c.registers, c.spilled, c.shared,
-            c.instructions, "yes" if c.tensor_cores else "no",
-            "" if c.bytes_moved is None else c.bytes_moved, "" if c.bytes_least is None else c.bytes_least,
-        ]
-        for c in results
-    ]  # fmt: skip
-    faulty = sum(bool(c.complaints()) for c in results)
-    parts = [
-        "# The kernels, compiled ahead of time",
-        "<!-- Generated by `bench kernels --static --out FILE`. -->",
-        f"**{faulty or 'None'} of {len(results):,} binaries** spill registers, need more shared memory than their GPU"
-        " has, miss its tensor cores, or move more bytes than they must.",
-        "No GPU took part. Registers are per thread; spilled, shared and moved are bytes per program (one sequence, one"
-        " head), at padded sizes; bytes are counted in the compiler's intermediate form, loops counted out.",
-        roofline(),
-        tabulate(rows, headers=header, tablefmt="pipe"),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-BANDWIDTH = {"A100 80GB": 2.04e12, "H100 SXM": 3.35e12, "RTX 4090": 1.01e12, "B200": 8.0e12}  # bytes a second
-
-
-def roofline(batch: int = 1024, heads: int = 6, length: int = 40, width: int = 32, size: int = 2) -> str:
-    tensor = batch * heads * length * width * size
-    rows = [[gpu, f"{4e6 * tensor / rate:.0f}", f"{7e6 * tensor / rate:.0f}"] for gpu, rate in BANDWIDTH.items()]
-    note = (
-        f"Estimate, not a measurement: microseconds for {batch} sequences, {heads} heads, L = {length}, width {width}, "
-    )
-    note += "bf16, if memory bandwidth were the only limit (forward moves 4 tensors, backward 7)."
-    return f"{note}\n\n" + tabulate(rows, headers=["GPU", "forward", "backward"], tablefmt="pipe")

@@ -1,19 +1,21 @@
 """How fast this machine runs the bench, as ratios measured in one process on one core.
 
-Everything that is compared runs in turns (ours, theirs, ours, theirs ...), and a ratio is that of the medians, so that
-a neighbour on a shared machine slows down both. A product of square matrices in the same turns is the peak that
-"share of peak" refers to. What one of them frees is kept for the others: else each would pay for memory that the one
-before it gave back to the system, as no run does that trains one model.
+What is compared runs in turns (ours, theirs, ours, theirs ...), and a ratio is that of the medians, so other work on a
+shared machine slows down both sides. A product of square matrices, measured in the same turns, is the peak that "share
+of peak" refers to. Freed memory is kept by the process; otherwise each side would pay for pages that the other returned
+to the system, which does not happen in a run that trains one model.
 
-step          a whole training step: forward, backward, clipping, optimizer, with the blocks that the preset has for
-              hmm. The plain one is torch's nn.TransformerEncoder of the same layers, heads and width, with as many
-              parameters (to 1 %) and AdamW, as a first script would have it; with torch.optim.Muon for its matrices
-              it is the same recipe from torch's own parts. Where TransformerLens is installed (before 4.0, which has
-              no such model), its HookedTransformer is another; it reads the tokens alone, not the header's numbers
-arithmetic    forward and backward alone, both sides
+step          a whole training step: forward, backward, clipping, optimizer, with the blocks of the preset for hmm.
+              "plain" is torch's nn.TransformerEncoder with the same layers, heads and width, as many parameters (to
+              1 %) and AdamW, as in a first script. "stock" is the same with torch.optim.Muon for its matrices, our
+              recipe from torch's own parts. "lens" is TransformerLens' HookedTransformer, if a version before 4.0 is
+              installed; it reads only the tokens, not the numbers of the header
+arithmetic    forward and backward only, on both sides
 sampling      sequences with their exact posterior, against a Python loop over sequences and steps
-evaluation    one forward for all positions, against one forward a prefix
-exponents     slope of log(time) over log(size), the other sizes as in the preset
+data          sequences with their exact posterior, as a share of a training step at quick, for every task and for
+              pools of laws. The step includes its data
+evaluation    one forward pass for all positions, against one forward pass per prefix
+exponents     slope of log(time) over log(size), with the other sizes of the preset
 """
 
 from __future__ import annotations
@@ -32,25 +34,26 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Muon, Optimizer
 
-from bench.config import RunConfig, compose
-from bench.meter import count_flops
-from bench.run import make_model, step_flops
-from bench.score import predict
+from bench.config import RunConfig, compose, task_parameters
+from bench.run.meter import count_flops
+from bench.run.run import make_model, step_flops
+from bench.run.score import predict
+from bench.run.train import BLOCK, backward, draw, make_optimizers, train_step
 from bench.seeds import generator
-from bench.train import backward, draw, make_optimizers, train_step
 from models.base import Embed
-from tasks.base import Batch, Shape
+from tasks.base import TASKS, Batch, Shape
 from tasks.hmm import HMM
 
 ROUNDS = 5
 ROUNDS_LARGE = 3
 PEAK = 1024  # side of the square matrices whose product is the peak
+POOL = 64  # laws
 GROWTH = {"batch": (32, 64, 128), "horizon": (20, 40, 80), "width": (64, 128, 256)}
 Work = Callable[[], object]
 
 
 class Plain(nn.Module):
-    """What a first script would have: torch's own encoder under a causal mask, on the same embedding."""
+    """The model of a first script: torch's encoder with a causal mask, on the same embedding."""
 
     def __init__(self, shape: Shape, config: RunConfig) -> None:
         super().__init__()
@@ -69,7 +72,7 @@ class Plain(nn.Module):
 
 
 def measure(progress: Callable[[str], None] = lambda _: None) -> dict[str, float]:
-    """Named ratios and rates, flat; nothing here is worth anything beside another run on the same cores."""
+    """Ratios and rates by name. Measurements are comparable only if nothing else used the same cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     hold_memory()
@@ -80,6 +83,9 @@ def measure(progress: Callable[[str], None] = lambda _: None) -> dict[str, float
             found |= {f"{preset}_{name}": value for name, value in step_ratios(preset, rounds).items()}
         progress("sampling")
         found |= sampling_ratio()
+        for task in TASKS.names():
+            progress(f"data of {task}")
+            found |= data_shares(task)
         progress("evaluation")
         found |= evaluation_ratio()
         for name, sizes in GROWTH.items():
@@ -91,7 +97,7 @@ def measure(progress: Callable[[str], None] = lambda _: None) -> dict[str, float
 
 
 def hold_memory() -> None:
-    """Tell glibc to give nothing back: every page that it asks for anew has to be cleared first."""
+    """Keep glibc from returning memory: every page that it requests again has to be cleared first."""
     if platform.libc_ver()[0] == "glibc":
         trim_threshold, mmap_max = -1, -4
         glibc = ctypes.CDLL(None)
@@ -100,7 +106,7 @@ def hold_memory() -> None:
 
 
 def lens(shape: Shape, config: RunConfig) -> nn.Module | None:
-    """TransformerLens' transformer of the same shape; none if it is not installed, or too new to have one."""
+    """TransformerLens' transformer of the same shape; None if it is not installed or too new to have one."""
     try:
         from transformer_lens import HookedTransformer, HookedTransformerConfig
     except ImportError:
@@ -114,18 +120,18 @@ def lens(shape: Shape, config: RunConfig) -> nn.Module | None:
     return model
 
 
-def stock_recipe(model: nn.Module) -> list[Optimizer]:
-    """Our recipe by torch's own optimizers: Muon for the matrices of the stack, AdamW for the rest."""
-    inner = {name: p.ndim == 2 and name.startswith("stack.") for name, p in model.named_parameters()}
-    matrices = [p for name, p in model.named_parameters() if inner[name]]
-    rest = [p for name, p in model.named_parameters() if not inner[name]]
+def stock_recipe(model: Plain) -> list[Optimizer]:
+    """Our recipe with torch's own optimizers: Muon for the matrices of the stack, AdamW for the rest."""
+    matrices = [p for p in model.stack.parameters() if p.ndim == 2]
+    taken = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in taken]
     return [Muon(matrices, lr=1e-4), AdamW(rest, lr=1e-4)]
 
 
 def first_script(
     model: nn.Module, optimizers: list[Optimizer], inputs: tuple[Tensor, ...], data: tuple[Batch, Tensor]
 ) -> tuple[Work, Work]:
-    """A whole step, and its forward and backward alone."""
+    """A whole training step, and only its forward and backward pass."""
 
     def arithmetic() -> None:
         logits = model(*inputs)[:, data[0].queries]
@@ -167,6 +173,7 @@ def step_ratios(preset: str, rounds: int) -> dict[str, float]:
         "peak": lambda: square @ square,
         "step": lambda: train_step(model, optimizers, *data, config.clip),
         "arithmetic": lambda: backward(model, *data, 1),
+        "muon": lambda: optimizers[1].step(),  # on the gradients that arithmetic leaves
         "stock step": stock_step,
     }
     for name, (step, arithmetic) in others.items():
@@ -181,11 +188,12 @@ def step_ratios(preset: str, rounds: int) -> dict[str, float]:
         "step_share_of_peak": (flops + counted["flops"]) / t["step"] / peak,
         "arithmetic_share_of_peak": flops / t["arithmetic"] / peak,
         "optimizer_share_of_step": 1 - t["arithmetic"] / t["step"],
+        "muon_share_of_step": t["muon"] / t["step"],
     }
 
 
 def turns(works: dict[str, Work], rounds: int = ROUNDS) -> dict[str, float]:
-    """Median seconds of each, taken in turns after one round of warm-up."""
+    """Median seconds of each, measured in turns after one round of warm-up."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for i in range(rounds + 1):
         for name, work in works.items():
@@ -202,6 +210,28 @@ def sampling_ratio() -> dict[str, float]:
     return {"sampling_over_plain": (1024 / t["ours"]) / (16 / t["plain"]), "sequences_per_second": 1024 / t["ours"]}
 
 
+def data_shares(task: str) -> dict[str, float]:
+    """Of one task: by its own setting, and with a pool of laws if it has pools."""
+    cases: dict[str, dict[str, int]] = {task: {}}
+    if "pool" in task_parameters(task):
+        cases[f"{task} pool={POOL}"] = {"pool": POOL}
+    return {f"{name}_data_share": data_share(task, params) for name, params in cases.items()}
+
+
+def data_share(task: str, params: dict[str, int]) -> float:
+    """Of a training step, drawing its sequences included, the time that sequences and exact posterior take."""
+    config = compose("quick", "transformer", task, 0, "cpu", {"steps": BLOCK, **params})
+    law, model = config.make_task(), make_model(config)
+    batch, optimizers = next(draw(law, config)), make_optimizers(model, config)
+    works: dict[str, Work] = {
+        "data": lambda: next(draw(law, config)),  # of so many steps at once
+        "step": lambda: train_step(model, optimizers, *batch, config.clip),
+    }
+    t = turns(works, ROUNDS_LARGE)
+    data_seconds = t["data"] / BLOCK
+    return data_seconds / (data_seconds + t["step"])
+
+
 def evaluation_ratio() -> dict[str, float]:
     config = compose("small", "transformer", "hmm", 0, "cpu", {"steps": 1})
     task = config.make_task()
@@ -213,13 +243,13 @@ def evaluation_ratio() -> dict[str, float]:
 
 @torch.no_grad()
 def prefix_by_prefix(model: nn.Module, batch: Batch) -> Tensor:
-    """The straightforward way: to ask at a position, read the sequence up to it."""
+    """The straightforward way: for every position, read the sequence up to it."""
     logits = [model(batch.tokens[:, : q + 1], batch.features[:, : q + 1])[:, -1] for q in batch.queries.tolist()]
     return torch.stack(logits, dim=1).to(torch.float64).log_softmax(-1)
 
 
 def exponent(name: str, sizes: tuple[int, ...]) -> float:
-    """By least squares over log-log."""
+    """The exponent with which a step's time grows with one size, by least squares on log-log axes."""
     steps: dict[str, Work] = {}
     for size in sizes:
         config = compose("small", "transformer", "hmm", 0, "cpu", {"steps": 1, "layers": 2, name: size})
@@ -233,14 +263,16 @@ def exponent(name: str, sizes: tuple[int, ...]) -> float:
 MEANING = {
     "step_over_stock": "training step, time over the same recipe by nn.TransformerEncoder and torch.optim.Muon",
     "step_over_plain": "training step, time over nn.TransformerEncoder's with AdamW",
-    "arithmetic_over_plain": "forward and backward alone, the same",
+    "arithmetic_over_plain": "forward and backward only, the same",
     "step_over_lens": "training step, time over TransformerLens' HookedTransformer with AdamW",
-    "arithmetic_over_lens": "forward and backward alone, the same",
-    "step_share_of_peak": "training step, share of the GEMM peak (the optimizer's products count)",
-    "arithmetic_share_of_peak": "forward and backward alone, the same",
+    "arithmetic_over_lens": "forward and backward only, the same",
+    "step_share_of_peak": "training step, share of the GEMM peak (including the optimizer's products)",
+    "arithmetic_share_of_peak": "forward and backward only, the same",
     "optimizer_share_of_step": "share of a step that is not forward and backward",
+    "muon_share_of_step": "share of a step that is Muon",
     "sampling_over_plain": "sampling with posterior, speed over a loop over sequences",
-    "sequences_per_second": "sequences sampled a second, hmm, K = 20",
+    "sequences_per_second": "sequences sampled per second, hmm, K = 20",
+    "data_share": "share of a training step at quick that sampling with posterior takes",
     "evaluation_over_plain": "evaluation, speed over prefix by prefix, K = 50",
     "exponent_batch": "growth of a step with the batch, exponent",
     "exponent_horizon": "growth with the horizon",

@@ -1,18 +1,19 @@
-"""Does a record say what its run did? Re-hash the weights, evaluate them again, compare every number.
+"""Is a record true? Hash the weights, evaluate them again and compare every number.
 
-On the platform of the record (device, its name, torch, Triton, dtype, attention, as many threads) numbers must be equal
-to the last bit; elsewhere a sum may run in another order, and errors must agree within 1e-4 bits + 0.1 %. `--rerun`
-trains again: on the same platform the result must be the same, elsewhere within a factor of 1.5 of the record's; of 3
-where both lie where a further run may fall, given the other seeds beside the record (bench.stats).
+On the platform of the record (device and its name, torch, Triton, dtype, attention, Muon, number of threads,
+and transformers for its models) all numbers must be equal to the last bit. On another platform sums may be computed in
+another order, so errors must agree within 1e-4 bits + 0.1 %. `--rerun` trains again. On the same platform the result
+must be identical. On another, the error must be within a factor of 1.5 of the record's, or of 3 if both are in the
+prediction interval of the other seeds in the record's folder (bench.stats).
 
-Not checked, because no second look can: seconds, throughput and memory.
+Seconds, throughput and memory are not checked, because they differ from run to run.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,20 @@ import safetensors.torch
 import torch
 
 from bench.config import RunConfig, check
-from bench.device import cores, describe, pick_device
-from bench.records import BadRecord, RunRecord, parse_config, read, record_files
+from bench.device import cores, describe, has_gpu
+from bench.records import BadRecord, RunRecord, read, record_files, weights_file
 from bench.registry import BadInput
-from bench.run import evaluate, make_model, run_one, state_bytes, step_flops
-from bench.score import predict, score
-from bench.stats import further
-from bench.train import watched
+from bench.run.run import evaluate, make_model, run_one, state_bytes, train_flops
+from bench.run.score import predict, score
+from bench.run.train import watch_exam
+from bench.stats import SLACK, prediction_interval
 from models.base import ARCHS, count_parameters
 from tasks.base import TASKS
 
-ABSOLUTE_BITS, RELATIVE = 1e-4, 1e-3  # off the platform
-FACTOR = 1.5  # between a record and its rerun elsewhere
-WIDEST = 3.0  # where the seeds differ by as much; two of them alone would allow nearly anything
-SAME = ("device", "name", "torch", "triton", "dtype", "attention")
+ABSOLUTE_BITS, RELATIVE = 1e-4, 1e-3  # tolerance on another platform
+WIDEST = 3.0  # limit for seeds that differ a lot: the interval of only two seeds allows almost anything
+SAME = ("device", "name", "torch", "triton", "dtype", "attention", "muon", "transformers")
+OLDER = {"muon": "float32"}  # what older records, all made on CPUs, do not name
 
 
 @dataclass
@@ -41,11 +42,12 @@ class Verdict:
     path: Path
     holds: bool | None = None  # None: it could not be checked
     how: str = ""
+    lacks_weights: bool = False  # and so only a rerun could check it
     differences: list[str] = field(default_factory=list)
 
 
 def find(paths: list[Path]) -> list[Path]:
-    """Record files: those named, and all below the folders named."""
+    """The given record files, and all record files in the given folders."""
     found: list[Path] = []
     for path in paths:
         if not path.exists():
@@ -58,7 +60,7 @@ def find(paths: list[Path]) -> list[Path]:
 
 
 def sample(paths: list[Path], size: int) -> list[Path]:
-    """So many of them, the same ones every time, in no order that anybody chose."""
+    """A sample that is the same every time, chosen by the hash of the file name."""
     return sorted(sorted(paths, key=lambda path: hashlib.sha256(path.name.encode()).digest())[:size])
 
 
@@ -67,23 +69,29 @@ def verify(path: Path, rerun: bool) -> Verdict:
     threads = torch.get_num_threads()
     try:
         record = read(path)
-        config = parse_config(record.config)
+        config = record.config
+        if config.elsewhere:
+            verdict.how = "trained elsewhere: with its file, bench evaluate scores it again"
+            return verdict
+        if reason := config.missing_code():
+            verdict.how = reason
+            return verdict
         for kind, name, known in (("architecture", config.arch, ARCHS), ("task", config.task, TASKS)):
             if name not in known:
                 verdict.how = f"there is no {kind} '{name}' here"
                 return verdict
         check(config)
         if path.stem != record.id:
-            raise BadRecord(f"its name is not its id, {record.id}")
-        if config.device == "cuda" and pick_device("auto")[0] != "cuda":
-            verdict.how = "it was made on a GPU, and here is none"
+            raise BadRecord(f"the file should be named after its id, {record.id}")
+        if config.device == "cuda" and not has_gpu():
+            verdict.how = "the run used a GPU, and this machine has none"
             return verdict
         platform = describe(config).to_json()
         claimed = record.platform.get("threads")
         if isinstance(claimed, int) and 0 < claimed <= cores():
             torch.set_num_threads(claimed)
-        same = all(record.platform.get(name) == platform[name] for name in SAME)
-        same &= claimed == torch.get_num_threads() and not record.notes  # moved, or cut into parts, on the way
+        same = all((OLDER | record.platform).get(name) == platform.get(name) for name in SAME)
+        same &= claimed == torch.get_num_threads() and not record.notes  # notes: moved, or the batch was split
         (run_again if rerun else evaluate_again)(record, config, same, verdict)
     except (BadRecord, BadInput) as problem:
         verdict.holds, verdict.how = False, "damaged"
@@ -96,18 +104,18 @@ def verify(path: Path, rerun: bool) -> Verdict:
 
 
 def evaluate_again(record: RunRecord, config: RunConfig, same: bool, verdict: Verdict) -> None:
-    if record.status != "ok":
-        verdict.how = "a failed run has no weights: only --rerun can verify it"
+    if not record.ok:
+        verdict.how, verdict.lacks_weights = "a failed run has no weights: only --rerun can verify it", True
         return
-    file = verdict.path.with_suffix(".safetensors")
+    file = weights_file(verdict.path)
     if not file.exists():
-        verdict.how = "weights not here: only --rerun can verify it"
+        verdict.how, verdict.lacks_weights = "it has no weights: only --rerun can verify it", True
         return
     content = file.read_bytes()
     model = make_model(config)
     try:
         model.load_state_dict(safetensors.torch.load(content))
-    except Exception as error:  # safetensors and torch have several; the file is data, and is never executed
+    except Exception as error:  # safetensors and torch raise several types; the file is data and is never executed
         reason = " ".join(str(error).split())
         raise BadRecord(f"{file.name} does not hold this model's weights ({reason})") from error
     task = config.make_task()
@@ -115,12 +123,12 @@ def evaluate_again(record: RunRecord, config: RunConfig, same: bool, verdict: Ve
         "budget": config.budget(),
         "parameters": count_parameters(model),
         "state_bytes": state_bytes(model, task.shape.length(config.horizon)),
-        "train_flops": float(config.steps * step_flops(config)),
+        "train_flops": train_flops(config),
         "weights": f"sha256:{hashlib.sha256(content).hexdigest()}",
         **evaluate(model, task, config),
     }
-    watch = watched(task, config)
-    last = record.loss_curve[-1] if record.loss_curve else {}
+    watch = watch_exam(task, config)
+    last = asdict(record.loss_curve[-1]) if record.loss_curve else {}
     claimed = {**{name: getattr(record, name) for name in found}, "last_look": last}
     found["last_look"] = {
         **last,
@@ -140,51 +148,46 @@ def run_again(record: RunRecord, config: RunConfig, same: bool, verdict: Verdict
     if same:
         skip = ("seconds", "tokens_per_second", "memory_bytes", "energy_joules", "platform", "commit", "dirty", "notes")
         claimed, found = (
-            {name: value for name, value in asdict(r).items() if name not in skip} for r in (record, again)
+            {name: value for name, value in r.to_json().items() if name not in skip} for r in (record, again)
         )
         for data in (claimed, found):
-            data["loss_curve"] = [
-                {name: value for name, value in dict(point).items() if name != "seconds"}
-                for point in data["loss_curve"]
-            ]
+            for look in data["loss_curve"]:
+                del look["seconds"]
         verdict.differences += compare(claimed, found, exact=True)
         verdict.how += "every number equal"
     elif record.status != again.status:
         verdict.differences.append(f"status: {record.status} in the record, {again.status} here")
-    elif record.status == "ok":
-        claim, number = (r.metrics[str(config.horizon)]["all"]["entropy_mae"] for r in (record, again))
-        verdict.how += f"entropy_mae {number:.4g} here, {claim:.4g} in the record, allowed a factor of {FACTOR}"
-        bounds = further_run(record, verdict.path)
+    elif record.ok:
+        claim, number = record.error_bits, again.error_bits
+        verdict.how += f"entropy_mae {number:.4g} here, {claim:.4g} in the record, allowed a factor of {SLACK}"
+        bounds = expected_range(record, verdict.path)
         if bounds:
             verdict.how += f", or of {WIDEST:g} with both in {bounds[0]:.4g} to {bounds[1]:.4g}"
-        factor = WIDEST if bounds and all(bounds[0] <= x <= bounds[1] for x in (claim, number)) else FACTOR
+        factor = WIDEST if bounds and all(bounds[0] <= x <= bounds[1] for x in (claim, number)) else SLACK
         if not claim / factor <= number <= claim * factor:
             verdict.differences.append(f"entropy_mae: {number:.6g} here, {claim:.6g} in the record")
     verdict.holds = not verdict.differences
 
 
-def further_run(record: RunRecord, path: Path) -> tuple[float, float] | None:
-    """Where a further run of this config may fall, given the other seeds in the same folder; None if there is but one.
+def expected_range(record: RunRecord, path: Path) -> tuple[float, float] | None:
+    """The prediction interval for this config from the other seeds in the folder; None with fewer than two.
 
-    The record itself has no say: a false one would widen what it is held against.
+    The record itself is left out, because a false record would widen the interval that it is checked against.
     """
-
-    def law(config: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in config.items() if name != "seed"}
-
     values = []
     for other in sorted(path.parent.glob("*.json")):
         try:
             sibling = read(other)
         except BadRecord:
             continue
-        if sibling.id != record.id and sibling.status == "ok" and law(sibling.config) == law(record.config):
-            values.append(sibling.metrics[str(record.config["horizon"])]["all"]["entropy_mae"])
-    return further(values)
+        same_row = replace(sibling.config, seed=record.config.seed) == record.config
+        if sibling.id != record.id and sibling.ok and same_row:
+            values.append(sibling.error_bits)
+    return prediction_interval(values)
 
 
 def compare(claimed: Any, found: Any, exact: bool, name: str = "") -> list[str]:
-    """Every place where two trees differ, by name."""
+    """One line for every difference between two nested structures."""
     return list(_compare(claimed, found, exact, name))
 
 
