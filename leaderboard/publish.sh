@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # publish.sh RESULTS: take the records of a results folder among the published ones, render the table and its figures,
-# and commit, once, if anything changed. A record that cannot be read ends it before the commit. Weights are not published.
+# publish the weights of the best seeds (weights.py), and commit, once, if anything changed. A record that cannot be read
+# ends it before the commit.
 set -euo pipefail
 results=$(realpath "${1:?usage: leaderboard/publish.sh RESULTS}")
 cd "$(dirname "$0")/.."
@@ -11,11 +12,13 @@ wanted=(-name '*.json' -o -name '*.svg')
     install -D -m 644 "$results/$record" "leaderboard/runs/$record"
 done
 bench board --runs leaderboard/runs --out leaderboard/README.md --figures
-git add leaderboard
+python leaderboard/summary.py
+python leaderboard/weights.py "$results"
+git add leaderboard README.md
 changed=$(git diff --cached --name-only -- leaderboard/runs | wc -l)
-if git diff --cached --quiet -- leaderboard; then
+if git diff --cached --quiet -- leaderboard README.md; then
     echo "nothing changed: no commit"
 else
-    git commit --quiet --message "leaderboard: $changed records changed" -- leaderboard
+    git commit --quiet --message "leaderboard: $changed records changed" -- leaderboard README.md
     echo "committed $(git rev-parse --short HEAD): $changed records changed"
 fi
