@@ -1,5 +1,6 @@
 # The whole bench in one image: `docker build -t tunnel-bench .`, then `docker run --gpus all tunnel-bench`.
-ARG BASE=python:3.11-slim-bookworm
+# The digest is that of the index for all processors: the same image every time.
+ARG BASE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 FROM ${BASE}
 
 # Triton compiles its launcher when it first meets a GPU: that takes a compiler and the C library's headers.

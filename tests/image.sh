@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the Dockerfile as it stands, run the image, and check what it promises. No container engine is needed: buildah
+# Build the Dockerfile on a stand-in base, run the image, and check what it promises. No container engine is needed: buildah
 # works by chroot, as root. Where there is no builder this says so and exits with 77, which is not a pass.
 #
 # Stood in for: the base image, by a Debian with Python and its headers under the base's name; the CUDA build of torch,
@@ -30,6 +30,7 @@ check() { # check NAME COMMAND...: the command's exit code is the verdict
 }
 
 base=$(sed -n 's/^ARG BASE=//p' Dockerfile)
+base=${base%@*} # the stand-in has another digest
 suite=${base##*-}
 echo "== base: a stand-in for $base, Debian $suite with its own Python; no compiler, no C headers, as on the slim base"
 # The slim base has Python's headers and no C library's: the package that brings the first would bring the second.
@@ -64,10 +65,10 @@ for word in dict.fromkeys(word for value in settings.values() for word in value.
 PYTHON
 mapfile -t mounts < <(sed 's/^/--volume=/' "$work/mounts")
 
-echo "== build: the Dockerfile verbatim, with pip's settings of this machine mounted"
+echo "== build: the Dockerfile on the stand-in, with pip's settings of this machine mounted"
 commit=0123456789abcdef0123456789abcdef01234567 # any: what counts is that the records name it
-box build --quiet --isolation chroot --pull-never "${mounts[@]}" --build-arg COMMIT="$commit" --tag tunnel-bench . \
-    > "$work/build.log" 2>&1 || { tail -n 40 "$work/build.log" && exit 1; }
+box build --quiet --isolation chroot --pull-never "${mounts[@]}" --build-arg BASE="$base" \
+    --build-arg COMMIT="$commit" --tag tunnel-bench . > "$work/build.log" 2>&1 || { tail -n 40 "$work/build.log" && exit 1; }
 image=$(box from --pull-never tunnel-bench)
 root=$(box mount "$image")
 box inspect --type image tunnel-bench > "$work/image.json"
@@ -89,6 +90,12 @@ inside --volume "$work/results:/results" "$image" "${entry[@]}" run --preset smo
 cat "$work/run.log"
 inside "$image" "${entry[@]}" "${words[@]}" --arch mlp --task bijection --set steps=2 sequences=16 \
     > "$work/default.log" 2>&1 || cat "$work/default.log"
+python3 -c 'import re
+page = open("docs/extending.md").read()
+print(next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "@mixer(\"decay\"" in code), end="")' \
+    > "$work/my_model.py" # the mixer of ten lines
+inside --volume "$work/results:/results" --volume "$work/my_model.py:/home/bench/my_model.py:ro" "$image" "${entry[@]}" \
+    run --preset quick --arch ./my_model.py --task hmm --set steps=20 warmup=5 > "$work/mine.log" 2>&1 || cat "$work/mine.log"
 inside --volume "$work/results:/results" "$image" "${entry[@]}" board --html /results/site > "$work/board.log" 2>&1 || cat "$work/board.log"
 # shellcheck disable=SC2016  # the inner shell takes buildah's own remarks away, and nothing else
 inside --volume "$work/closed:/results" "$image" sh -c '"$@" 2>&1' sh "${entry[@]}" "${words[@]}" \
@@ -96,9 +103,11 @@ inside --volume "$work/closed:/results" "$image" sh -c '"$@" 2>&1' sh "${entry[@
 
 records() { find "$work/results/hmm" -name '*.json'; }
 check "the user is a number and not root" test "${user%%:*}" -gt 0
-check "two records lie in the mounted folder" test "$(records | wc -l)" = 2
+check "three records lie in the mounted folder" test "$(records | wc -l)" = 3
+check "one is of a file from outside, whose text is kept" cmp "$work/my_model.py" "$(find "$work/results/hmm" -name '*.arch.py')"
+check "its row is marked" grep -q "decay (external" "$work/mine.log"
 check "they belong to the image's user" test -z "$(find "$work/results/hmm" ! -uid "${user%%:*}")"
-check "they name the commit" test "$(records | xargs grep -l "\"commit\": \"$commit\"" | wc -l)" = 2
+check "they name the commit" test "$(records | xargs grep -l "\"commit\": \"$commit\"" | wc -l)" = 3
 check "the leaderboard is there" grep -q "| transformer" "$work/results/leaderboard.md"
 check "the page is there, with its library" test -s "$work/results/site/index.html" -a -s "$work/results/site/assets/vega.min.js"
 check "the table is printed" grep -q "hmm: preset smoke, posterior supervision, cpu" "$work/run.log"
