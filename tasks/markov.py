@@ -10,6 +10,7 @@ exact    P(y) = (times y followed this context + c) / (visits of this context + 
                        P(1)  1/2  1/2  2/3  2/3  1/2     the last: after a 1 came one 1 and one 0
 
 References `order j`, j < k: the exact answer of someone who takes the chain for one of order j.
+sticky=s: in every row the symbol that would repeat the last one has concentration c + s instead of c.
 pool=M and eval_prior: see tasks/pool.py.
 
 Source: the order-k study in github.com/vinayakpathak/icr (A = 2, c = 1).
@@ -17,6 +18,7 @@ Source: the order-k study in github.com/vinayakpathak/icr (A = 2, c = 1).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -39,6 +41,7 @@ class Markov:
     alphabet: int = 2
     prior: float = 1.0
     horizon: int = 64
+    sticky: float = 0.0  # more for the symbol that was last
     pool: int | None = None  # training chains; None: every sequence has a fresh one
     eval_prior: float | None = None  # score under Dirichlet(c, ..., c) too
     answer_token: ClassVar[int] = 0
@@ -53,6 +56,7 @@ class Markov:
         )
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
         require_prior("prior", self.prior)
+        require(0 <= self.sticky < math.inf, f"sticky must be a number from 0 up, not {self.sticky}")
         require_pool(self.pool)
         require_prior("eval_prior", self.eval_prior)
 
@@ -68,11 +72,19 @@ class Markov:
     def max_horizon(self) -> int | None:
         return None
 
+    def pseudo_counts(self, order: int, device: torch.device | str = "cpu") -> Tensor:
+        """The prior of each context's row, [A^order, A]: Dirichlet concentrations."""
+        A = self.alphabet
+        pseudo_CA = torch.full((A**order, A), self.prior, dtype=torch.float64, device=device)
+        if order > 0:
+            code_C = torch.arange(A**order, device=device)
+            pseudo_CA[code_C, code_C % A] += self.sticky
+        return pseudo_CA
+
     def draw_laws(self, n: int, rng: torch.Generator) -> Tensor:
         """n chains, [n, contexts, A]: a row for each context, first the one whose symbols are all 0."""
-        size = (n, self.contexts, self.alphabet)
-        shape = torch.full(size, self.prior, dtype=torch.float64, device=rng.device)
-        gamma = torch._standard_gamma(shape, generator=rng)  # torch.distributions takes no generator
+        shape_nCA = self.pseudo_counts(self.order, rng.device).expand(n, -1, -1).contiguous()
+        gamma = torch._standard_gamma(shape_nCA, generator=rng)  # torch.distributions takes no generator
         return gamma / gamma.sum(-1, keepdim=True)
 
     def sample(self, n: int, horizon: int, rng: torch.Generator) -> Batch:
@@ -109,8 +121,9 @@ class Markov:
         complete_T = complete(batch.tokens, order)
         key_BT = torch.where(complete_T, contexts(batch.tokens, order, A), A**order)  # the incomplete by themselves
         counts_BTA = counts_before(key_BT, following(batch.tokens), A)
-        known_BTA = (counts_BTA + self.prior) / (counts_BTA.sum(-1, keepdim=True) + A * self.prior)
-        return torch.where(complete_T[:, None], known_BTA, 1.0 / A)
+        pseudo_CA = pad(self.pseudo_counts(order, batch.tokens.device), (0, 0, 0, 1), value=1.0)  # the incomplete
+        known_BTA = counts_BTA + pseudo_CA[key_BT]
+        return torch.where(complete_T[:, None], known_BTA / known_BTA.sum(-1, keepdim=True), 1.0 / A)
 
     def _pool_posterior(self, batch: Batch) -> Tensor:
         rows_MCA = self.pooled(batch.tokens.device)
@@ -146,7 +159,7 @@ class Markov:
             counts_BCA[rows, context_B, tokens_B.long()] += 1
         seen += 1
         context_B.copy_((context_B * self.alphabet + tokens_B.long()) % self.contexts)
-        known_BA = counts_BCA[rows, context_B] + self.prior
+        known_BA = counts_BCA[rows, context_B] + self.pseudo_counts(self.order)[context_B]
         if seen < self.order:
             known_BA = torch.ones_like(known_BA)
         return known_BA / known_BA.sum(-1, keepdim=True)

@@ -10,6 +10,7 @@ import pytest
 import bench.board
 from bench import SAMPLES, reports
 from bench.claims import markdown
+from bench.claims.dynamics import FewerSteps
 from bench.claims.evidence import Evidence, setting
 from bench.claims.generalisation import Diversity, HeldOut
 from bench.claims.mechanisms import Mechanism, ReportStatement, SeedStatement
@@ -30,7 +31,7 @@ from bench.claims.verdicts import (
 )
 from bench.config import compose
 from bench.presets import NEWER_BLOCK
-from bench.records import read_all, write
+from bench.records import Look, read_all, write
 from bench.report.diagnostics.claims import TESTS
 from bench.reports import Report, Section, Table
 from bench.run.run import run_one
@@ -675,6 +676,50 @@ def test_the_site_knows_every_verdict():
     assert re.findall(r'([a-z][a-z ]+)"?: "', known) == list(VERDICTS)
 
 
+FEWER = FewerSteps("f", "", "paper2", 0.4, "hmm", "transformer", "value_lr", 1.0, 10.0,
+                   {"optimizer": "adamw", "decay": "none"})  # fmt: skip
+
+
+def in_training(losses, value_lr, seed=0, **changed):
+    settings = {"optimizer": "adamw", "decay": "none", "steps": 10 * len(losses), "value_lr": value_lr, **changed}
+    run = make_record("transformer", "hmm", seed, preset="quick", **settings)
+    looks = [Look(10 * (i + 1), 1.0, 9.0, 0.1, loss) for i, loss in enumerate(losses)]
+    return replace(run, loss_curve=looks)
+
+
+USUAL = [9.0, 8.0, 7.0, 6.0, 1.0, 1.0, 1.0, 1.2, 0.8, 1.0]  # it ends with 1 and reaches that after half of its steps
+
+
+@pytest.mark.parametrize(
+    ("faster", "ours", "verdict"),
+    [
+        ([3.0, 1.0, 1.5, 1.0, 0.9], "0.4 [0.4, 0.4]", "reproduced"),
+        ([1.0], "0.2 [0.2, 0.2]", "exceeded"),
+        (USUAL, "1 [1, 1]", "not reproduced"),
+        ([5.0, 4.0, 3.0, 2.0, 2.0, 2.0, 1.1, 1.1, 1.0], "1.8 [1.8, 1.8]", "not reproduced"),
+        ([1.1], "not reached by 3 of 3 seeds", "not reproduced"),
+    ],
+)
+def test_a_schedule_is_judged_by_the_steps_to_the_same_loss(faster, ours, verdict):
+    losses = (faster + [faster[-1]] * 10)[:10]
+    runs = [in_training(of, rate, seed) for seed in range(3) for of, rate in ((USUAL, 1.0), (losses, 10.0))]
+    judged = FEWER.judge(evidence(*runs))
+    assert (judged.ours, judged.verdict) == (ours, verdict)
+
+
+def test_a_schedule_is_compared_with_one_that_differs_in_nothing_else():
+    usual, faster = in_training(USUAL, 1.0), in_training(USUAL, 10.0)
+    assert FEWER.judge(evidence(usual, faster)).verdict == "not reproduced"
+    for changed in ({"batch": 7}, {"decay": "linear"}, {"optimizer": "muon"}, {"lr": 0.01}):
+        assert FEWER.judge(evidence(usual, in_training(USUAL, 10.0, **changed))).verdict == UNTESTED
+    both = {"decay": "linear"}  # under a decay neither counts
+    assert FEWER.judge(evidence(in_training(USUAL, 1.0, **both), in_training(USUAL, 10.0, **both))).verdict == UNTESTED
+    assert FEWER.judge(evidence(usual, in_training(USUAL, 10.0, seed=1))).verdict == UNTESTED  # no seed in common
+    late = in_training(USUAL, 10.0, seed=1), in_training([9.0] * 10, 1.0, seed=1)
+    some = FEWER.judge(evidence(usual, in_training([2.0] * 10, 10.0), *late))
+    assert (some.ours, some.verdict) == ("not reached by 1 of 2 seeds", UNDECIDED)
+
+
 # what was published
 
 
@@ -687,7 +732,7 @@ def test_every_claim_has_an_id_and_a_source_of_its_own():
 def test_every_claim_asks_for_something_that_can_be_run():
     for claim in CLAIMS:
         kinds = Error | Order | Cost | Primitives | ReportNumber | ReportStatement | Mechanism
-        assert isinstance(claim, kinds | SeedStatement | HeldOut | Diversity)
+        assert isinstance(claim, kinds | SeedStatement | HeldOut | Diversity | FewerSteps)
         archs = [claim.ahead, claim.behind] if isinstance(claim, Order) else [claim.arch]
         tasks = claim.TASKS.values() if isinstance(claim, Primitives) else [claim.task]
         assert all(ARCHS.facts(arch) is not None for arch in archs)

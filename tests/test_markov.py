@@ -24,20 +24,22 @@ def draw(task, n, horizon=None, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("order", "alphabet", "prior", "horizon"),
+    ("order", "alphabet", "prior", "horizon", "sticky"),
     [
-        (1, 2, 1.0, 15),
-        (2, 2, 1.0, 63),
-        (3, 2, 0.5, 40),
-        (8, 2, 1.0, 30),
-        (1, 5, 2.0, 20),
-        (2, 3, 0.3, 1),
-        (4, 2, 1.0, 2),
+        (1, 2, 1.0, 15, 0.0),
+        (2, 2, 1.0, 63, 0.0),
+        (3, 2, 0.5, 40, 0.0),
+        (8, 2, 1.0, 30, 0.0),
+        (1, 5, 2.0, 20, 0.0),
+        (2, 3, 0.3, 1, 0.0),
+        (4, 2, 1.0, 2, 0.0),
+        (1, 4, 0.5, 30, 6.0),
+        (2, 3, 1.0, 40, 0.5),
     ],
 )
-def test_markov_posterior_is_a_ratio_of_evidences(order, alphabet, prior, horizon):
+def test_markov_posterior_is_a_ratio_of_evidences(order, alphabet, prior, horizon, sticky):
     """P(next = y | seen) = P(seen, y) / P(seen), each evidence a product of scipy's Dirichlet-multinomials."""
-    task = Markov(order, alphabet, prior, horizon)
+    task = Markov(order, alphabet, prior, horizon, sticky)
     batch = draw(task, 4)
     p = task.posterior(batch)
     for b, tokens in enumerate(batch.tokens.tolist()):
@@ -52,10 +54,11 @@ def log_evidence(task, symbols):
     """Of a sequence, given that an order of appearance does not matter within a context."""
     counts = follow_chain(task, symbols)
     total = -math.log(task.alphabet) * min(task.order, len(symbols))
-    for row in counts.values():
+    for context, row in counts.items():
         n = sum(row)
         orders = math.lgamma(n + 1) - sum(math.lgamma(c + 1) for c in row)
-        total += dirichlet_multinomial.logpmf(row, [task.prior] * task.alphabet, n) - orders
+        prior = [task.prior + task.sticky * (y == context[-1]) for y in range(task.alphabet)]
+        total += dirichlet_multinomial.logpmf(row, prior, n) - orders
     return total
 
 
@@ -88,6 +91,18 @@ def test_a_context_counts_as_the_beta_binomial_law_says():
     found = torch.bincount(ones, minlength=6).double() / reached.sum()
     expected = torch.tensor(betabinom.pmf(range(6), 5, 2.0, 2.0))
     assert (found - expected).abs().max() < 4 * (0.25 / 4000) ** 0.5
+
+
+def test_a_sticky_chain_repeats_itself_as_often_as_its_prior_says():
+    """The first symbol after the context is known repeats the last one with probability (c + s) / (A c + s)."""
+    task = Markov(order=2, alphabet=3, prior=0.5, horizon=3, sticky=2.0)
+    batch = draw(task, 20_000)
+    repeated = (batch.targets[:, 1] == batch.tokens[:, 1]).double().mean().item()
+    assert abs(repeated - 2.5 / 3.5) < 4 * (0.25 / 20_000) ** 0.5
+    state = task.start(20_000)
+    for t in range(3):
+        q = task.step(batch.tokens[:, t], state)
+        torch.testing.assert_close(q, task.posterior(batch)[:, t], **EXACT)
 
 
 @pytest.mark.parametrize(("order", "alphabet", "pool"), [(1, 2, 1), (2, 2, 5), (1, 3, 7), (3, 2, 3)])
@@ -149,6 +164,7 @@ def test_the_report_preset_is_the_sources_setting(order, bits, batch, layers, wi
         ({"alphabet": 1}, "alphabet must be at least 2, not 1"),
         ({"alphabet": 8, "order": 4}, "order 4 on 8 symbols has 4,096 contexts, more than 1,024"),
         ({"prior": 0.0}, "prior must be a number from 0.05 up, not 0.0"),
+        ({"sticky": -1.0}, "sticky must be a number from 0 up, not -1.0"),
         ({"eval_prior": 0.0}, "eval_prior must be a number from 0.05 up, not 0.0"),
         ({"pool": 0}, "pool must be 1 to 1,048,576 laws, not 0"),
     ],

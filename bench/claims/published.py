@@ -11,6 +11,7 @@ from math import log2
 from statistics import mean
 from typing import NamedTuple
 
+from bench.claims.dynamics import FewerSteps
 from bench.claims.generalisation import Diversity, HeldOut
 from bench.claims.mechanisms import Mechanism, ReportStatement, SeedStatement
 from bench.claims.verdicts import (
@@ -24,7 +25,7 @@ from bench.claims.verdicts import (
 )
 
 V1, V3, README, REPOSITORY, GUIDE, LPE, STUDY = "v1", "v3", "readme", "repository", "guide", "lpe", "study"
-JULY, ORDERS, PAPER3, TRACKING = "july", "orders", "paper3", "tracking"
+JULY, ORDERS, PAPER2, PAPER3, TRACKING = "july", "orders", "paper2", "paper3", "tracking"
 PAPER = "Aggarwal, Dalal and Misra, *The Bayesian Geometry of Transformer Attention*, https://arxiv.org/abs/2512.22471"
 CODE = "https://github.com/vishalmisra/bayesian-wind-tunnel"
 
@@ -41,6 +42,7 @@ SOURCES: Mapping[str, Source] = {
     REPOSITORY: Source("the authors' repository", f"Logs of {CODE}."),
     GUIDE: Source("the authors' REPRODUCE.md and README", f"REPRODUCE.md and README of {CODE}."),
     JULY: Source("the authors' repository, July 2026", f"{CODE}, commit 670c6d6: notes, logs and released tasks."),
+    PAPER2: Source("arXiv:2512.22473", "The second paper of the series: how gradients shape attention and values."),
     PAPER3: Source("arXiv:2512.23752", "The third paper of the series: trained language models."),
     ORDERS: Source("icr, order-k chains", "https://github.com/vinayakpathak/icr: the study behind the LPE Report."),
     TRACKING: Source("arXiv:2404.08819", "Merrill, Petty and Sabharwal 2024 on state tracking, and what followed it."),
@@ -303,6 +305,17 @@ STATE_TRACKING: tuple[Claim, ...] = (
           "in words", "group", "gated-deltanet-signed", "mamba2", horizon=50, part="post"),
 )  # fmt: skip
 
+STICKY = {"order": 1, "alphabet": 8, "sticky": 8.0}  # a visible chain that mostly repeats itself, of hidden law
+DYNAMICS: tuple[Claim, ...] = tuple(
+    FewerSteps(f"paper2-values-{id}", f"values that learn ten times as fast save steps ({told})", PAPER2, 430 / 1000,
+               task, "transformer", "value_lr", 1.0, 10.0, {"optimizer": "adamw", "decay": "none"}, params)
+    for id, told, task, params in (
+        ("sticky", "a sticky visible chain", "markov", STICKY),
+        ("bijection", "bijection", "bijection", {}),
+        ("hmm", "hmm", "hmm", {}),
+    )
+)  # fmt: skip
+
 PRIMITIVES: tuple[Claim, ...] = tuple(
     Primitives(f"readme-primitives-{arch}", f"{name} has {which}", README, published, arch, frozenset(has))
     for name, arch, which, published, has in (
@@ -406,6 +419,7 @@ CLAIMS: tuple[Claim, ...] = (
     *RECURRENCES,
     *CHAINS,
     *STATE_TRACKING,
+    *DYNAMICS,
     *PRIMITIVES,
     *MECHANISMS,
     *CAUSAL,

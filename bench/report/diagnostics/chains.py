@@ -98,7 +98,8 @@ def rollouts(run: Run) -> Rollouts:
         whole = torch.cat([bits_PN[:, None].expand(-1, run.samples, -1), written_PML.long()], dim=2)
         ones, visits = tally(task, whole.flatten(0, 1), start=n)
         shares.append(torch.where(visits > 0, ones / visits.clamp(min=1), 0.5).unflatten(0, whole.shape[:2]).numpy())
-    a_PC, b_PC = ones_PC + task.prior, visits_PC - ones_PC + task.prior
+    zeros_C, ones_C = task.pseudo_counts(task.order).unbind(1)
+    a_PC, b_PC = ones_PC + ones_C, visits_PC - ones_PC + zeros_C
     return Rollouts(bits_PN, a_PC.numpy(), b_PC.numpy(), *shares)
 
 
