@@ -66,9 +66,12 @@ def run_command(options: argparse.Namespace, console: Console) -> int:
         reason = why.removeprefix("auto: ") + hint if options.device == "auto" else f"the device is {device}"
         console.print(f"preset {options.preset}, because {reason}", highlight=False, soft_wrap=True)
     first = configs[0]
+    places = (
+        "as many as fit" if options.engine == "ray" and not options.jobs else min(jobs * options.per_gpu, len(configs))
+    )
     console.print(
         f"{plural(len(configs), 'run')}, preset {first.preset}, on {device} in {first.precision} ({why}), "
-        f"{'as many as fit' if options.engine == 'ray' and not options.jobs else min(jobs, len(configs))} at a time",
+        f"{places} at a time",
         highlight=False,
         soft_wrap=True,
     )
@@ -121,13 +124,16 @@ def make_plan(options: argparse.Namespace, device: str, jobs: int) -> Plan:
     gpus = options.gpus_per_run if options.gpus_per_run is not None else float(device == "cuda")
     if gpus < 0 or options.memory_per_run < 0 or (device == "cuda" and gpus == 0):
         raise BadInput(f"a run on {device} cannot have {gpus:g} GPUs and {options.memory_per_run:g} GB")
+    if options.per_gpu > 1 and (options.engine == "ray" or device == "cpu"):
+        why = "on Ray use --gpus-per-run" if options.engine == "ray" else "these runs are on a CPU"
+        raise BadInput(f"--per-gpu is for the GPUs of this machine; {why}")
     if options.tensorboard:
         tensorboard_writer()  # is it installed? Before anything is started over
     return Plan(
-        out=options.out.resolve() if options.engine == "ray" else options.out, jobs=jobs, fresh=options.fresh,
-        verbose=options.verbose, tensorboard=options.tensorboard, engine=options.engine, address=options.address,
-        gpus=gpus, memory=int(options.memory_per_run * 1e9), snapshots=options.checkpoints or 0,
-        code=external.loaded_code(),
+        out=options.out.resolve() if options.engine == "ray" else options.out, jobs=jobs, per_gpu=options.per_gpu,
+        fresh=options.fresh, verbose=options.verbose, tensorboard=options.tensorboard, engine=options.engine,
+        address=options.address, gpus=gpus, memory=int(options.memory_per_run * 1e9),
+        snapshots=options.checkpoints or 0, code=external.loaded_code(),
     )  # fmt: skip
 
 

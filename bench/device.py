@@ -14,7 +14,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -271,8 +271,9 @@ def synchronize(device: str) -> None:
 
 def capture(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
     """Record what work does on the GPU, without doing it; the result does it, and gives the place of its answer."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    # a run on a stream of its own is captured there: cuBLAS has a workspace for each stream, and two runs may not share
+    with torch.cuda.graph(graph, stream=None if stream == torch.cuda.default_stream() else stream):
         answer = work()
 
     def replay() -> torch.Tensor:
@@ -293,6 +294,11 @@ def beside(work: Callable[[], torch.Tensor]) -> torch.Tensor:
         answer = work()
     torch.cuda.current_stream().wait_stream(stream)
     return answer
+
+
+def own_stream(device: str) -> AbstractContextManager[object]:
+    """To be entered again and again: what is launched inside waits for nothing that was launched elsewhere."""
+    return torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else nullcontext()
 
 
 @cache

@@ -56,7 +56,10 @@ class Seconds:
     eval: Cost | None = None
 
     @property
-    def total(self) -> float:
+    def total(self) -> float | None:
+        """None where training has no time of its own."""
+        if self.train is None:
+            return None
         return sum(phase or 0.0 for phase in (self.setup, self.compile, self.train, self.eval))
 
 

@@ -76,7 +76,7 @@ def test_what_a_campaign_packs_is_added_with_its_weights_and_verified(archive, t
 
 def test_a_repeated_campaign_trains_nothing_again(archive, tmp_path, monkeypatch, capsys):
     before = contents(archive)
-    monkeypatch.setattr("bench.engine.perform.run_one", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("bench.engine.perform.run_in_turns", lambda *_: pytest.fail("trained again"))
     assert rehearse(tmp_path / "gpu") == 0
     assert "expected: 0.00 hours for 1 of 1 runs" in capsys.readouterr().out
     assert contents(archive).keys() == before.keys()

@@ -30,6 +30,7 @@ from bench.run.checkpoint import BadCheckpoint, parse
 from bench.run.keeper import Keeper, Notice, Pace
 from bench.run.run import make_model, run_one
 from bench.run.train import Progress, backward, draw, fit, make_optimizers
+from bench.run.turns import finish
 
 OFTEN = Pace(steps=2, spare=0.0)
 MEASURED = ("seconds", "tokens_per_second", "memory_bytes")  # what differs from one time to the next
@@ -474,7 +475,7 @@ def test_an_optimizer_whose_state_is_not_kept_would_be_noticed(smoke, tmp_path, 
 
     keeper.restore = forgetful
     model = make_model(config)
-    fit(model, config.make_task(), config, silent, keeper)
+    finish(fit(model, config.make_task(), config, silent, keeper))
     whole = make_model(config)
-    fit(whole, config.make_task(), config, silent)
+    finish(fit(whole, config.make_task(), config, silent))
     assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), whole.parameters(), strict=True))

@@ -18,7 +18,7 @@ from bench.device import pick_device
 from bench.engine.tune import MOST_RATES
 from bench.presets import PRESETS
 from bench.records import RunRecord, read, read_all, write
-from bench.run.run import run_one
+from bench.run.run import run_in_turns
 from bench.seeds import PUBLISHED_FROM, TUNING_SEEDS
 from models.base import ARCHS
 from tasks.base import TASKS
@@ -483,10 +483,10 @@ def test_fresh_that_is_interrupted_in_its_first_run_leaves_the_others(bench, tmp
 
     def interrupted(*rest):
         os.kill(os.getpid(), signal.SIGINT)
-        return run_one(*rest)
+        return run_in_turns(*rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr("bench.engine.perform.run_one", interrupted)
+        patch.setattr("bench.engine.perform.run_in_turns", interrupted)
         code, _, err = bench(*four, "--fresh")
     assert code == 130
     assert err.endswith("the same command without --fresh continues them\n")
@@ -549,7 +549,7 @@ from bench.engine.dispatch import run_all
 from bench.engine.plan import Plan
 work = workers.work
 def die(job, connection):
-    if job.config.arch == "mlp":
+    if job.configs[0].arch == "mlp":
         os._exit(9)
     work(job, connection)
 workers.work = die

@@ -19,6 +19,7 @@ from bench.run.checkpoint import BadCheckpoint, check_fit, pack, parse, put, sea
 from bench.run.keeper import Keeper
 from bench.run.run import make_model, run_one
 from bench.run.train import fit, make_optimizers
+from bench.run.turns import finish
 
 ODD = [
     None, True, False, 0, -1, 1, 2, 1e308, -0.5, 10**30, 2**63, "", "hmm", "../../etc/passwd", "__import__('os')",
@@ -140,7 +141,7 @@ def test_mutated_checkpoints_are_accepted_or_refused(config):
     rng = random.Random(2)
     model = make_model(config)
     keeper = Keeper(config)
-    fit(model, config.make_task(), config, lambda _: None, keeper)
+    finish(fit(model, config.make_task(), config, lambda _: None, keeper))
     optimizers = stepped_optimizers(model, config)
     content = pack(keeper.at, config, model, optimizers)
     state, tensors = parse(content)

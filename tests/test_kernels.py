@@ -16,6 +16,7 @@ from bench.config import compose
 from bench.registry import BadInput
 from bench.run.run import check_kernels
 from bench.run.train import CapturedStep, fit
+from bench.run.turns import finish
 from models.kernels import attention_triton, check
 from models.kernels.check import Case
 
@@ -342,7 +343,7 @@ def test_a_captured_step_trains_exactly_as_the_plain_one(smoke, monkeypatch):
             monkeypatch.setattr("bench.run.train.beside", lambda work: work())
             monkeypatch.setattr("bench.run.train.wants_capture", lambda config: True)
         model = make_model(config)
-        curve, *_ = fit(model, config.make_task(), config, lambda _: None)
+        curve, *_ = finish(fit(model, config.make_task(), config, lambda _: None))
         curves.append([point["loss"] for point in curve])
     assert curves[0] == curves[1]
 

@@ -13,6 +13,7 @@ from bench.run import run
 from bench.run.muon import Muon, orthogonalise
 from bench.run.run import make_model, run_one
 from bench.run.train import Diverged, backward, draw, fit, make_optimizers, schedule
+from bench.run.turns import finish
 from models.base import ARCHS
 from tasks.base import TASKS
 
@@ -137,7 +138,7 @@ def test_training_does_not_depend_on_the_names_of_parameters(smoke):
     trained = []
     for rename in (lambda model: model, Renamed):
         model = rename(make_model(config))
-        curve, _ = fit(model, config.make_task(), config, lambda _: None)
+        curve, _ = finish(fit(model, config.make_task(), config, lambda _: None))
         trained.append(([point["losses"] for point in curve], [p.detach() for p in model.parameters()]))
     (losses, weights), (other_losses, other_weights) = trained
     assert losses == other_losses
@@ -199,7 +200,7 @@ def test_supervision_decides_what_is_trained_on(smoke):
 def test_training_lowers_the_error(smoke, optimizer, supervision):
     lr = 0.02 if optimizer == "muon" else 0.01
     config = smoke(steps=200, optimizer=optimizer, supervision=supervision, lr=lr)
-    curve, _ = fit(make_model(config), config.make_task(), config, lambda _: None)
+    curve, _ = finish(fit(make_model(config), config.make_task(), config, lambda _: None))
     assert curve[-1]["entropy_mae"] < 0.85 * curve[0]["entropy_mae"]
     assert curve[-1]["step"] == 200
 
@@ -216,7 +217,7 @@ def test_the_same_seed_gives_the_same_record_twice(smoke):
 
 def test_the_curve_has_every_loss_and_a_look_at_least_every_hundred_steps(smoke):
     config = smoke(task="bernoulli", steps=2150, batch=1, horizon=2, layers=1, width=4, heads=1, ffn=4, sequences=8)
-    curve, _ = fit(make_model(config), config.make_task(), config, lambda _: None)
+    curve, _ = finish(fit(make_model(config), config.make_task(), config, lambda _: None))
     assert [point["step"] for point in curve] == [*range(100, 2101, 100), 2150]
     assert [len(point["losses"]) for point in curve] == [100] * 21 + [50]
     for point in curve:
@@ -233,7 +234,7 @@ def test_another_seed_gives_other_numbers(smoke):
 def test_a_loss_that_is_no_number_ends_the_run_as_a_failed_record(smoke):
     config = smoke(lr=1e30, adam_lr=1e30, steps=40)
     with pytest.raises(Diverged, match="the loss is"):
-        fit(make_model(config), config.make_task(), config, lambda _: None)
+        finish(fit(make_model(config), config.make_task(), config, lambda _: None))
     record, weights = run_one(config)
     assert record.status == "failed"
     assert "the loss is" in record.error

@@ -168,8 +168,8 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """None for a model that was trained elsewhere."""
-        return None if self.is_elsewhere else mean(record.seconds.total for record in self.records)
+        """None for a model that was trained elsewhere, or beside others in one process."""
+        return mean_of_all(None if self.is_elsewhere else record.seconds.total for record in self.records)
 
     @property
     def joules(self) -> float | None:

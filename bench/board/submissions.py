@@ -157,12 +157,12 @@ def _check_config(config: RunConfig) -> None:
 
 
 def _check_costs(record: RunRecord) -> None:
+    alone = "neighbours" not in record.platform  # beside others no time is its own
     measured = all(getattr(record.seconds, phase) is not None for phase in ("setup", "train", "eval"))
-    _require(measured, "seconds of setup, train or eval are missing")
-    for name in ("train_flops", "tokens_per_second"):
+    _require(measured == alone, f"seconds of setup, train or eval are {'missing' if alone else 'shared with others'}")
+    for name, is_unknown in (("train_flops", True), ("tokens_per_second", not alone)):
         value = getattr(record, name)
-        is_uncounted = name == "train_flops" and value is None  # of an architecture that runs on CUDA only
-        _require(is_uncounted or (value or 0) > 0, f"{name} is not a positive number")
+        _require((value or 0) > 0 or (is_unknown and value is None), f"{name} is not a positive number")
     for key in ("name", "torch"):
         _require(isinstance(record.platform.get(key), str), f"platform.{key} is not text")
     _require(type(record.platform.get("threads")) is int, "platform.threads is not a whole number")

@@ -258,8 +258,9 @@ class Cost:
     def _describe(self, row: list[RunRecord] | None, rows: Sequence[list[RunRecord]]) -> tuple[str, str]:
         if row:
             error = spread([record.error_bits for record in row])
-            seconds = mean(record.seconds.train or 0.0 for record in row)
-            where = f"{setting(row[0])}, {seeds(row)}, {row[0].train_flops or inf:.2g} FLOPs, {seconds:.0f} s"
+            timed = [record.seconds.train for record in row if record.seconds.train is not None]
+            time = f"{mean(timed):.0f} s" if timed else "not timed"
+            where = f"{setting(row[0])}, {seeds(row)}, {row[0].train_flops or inf:.2g} FLOPs, {time}"
             return f"{error} after {steps(row[0])}", where
         most = max((row[0] for row in rows), key=lambda r: r.config.steps * r.config.batch, default=None)
         return (f"not reached in {steps(most)}", setting(most)) if most else (UNTESTED, "")

@@ -23,7 +23,10 @@ def make_configs(options: argparse.Namespace, device: str, try_code: bool = True
         raise unknown("preset", options.preset, [*PRESETS, "auto"])
     preset = PRESETS[options.preset]
     seeds = preset.seeds if options.seeds is None else options.seeds
-    for name, value in (("--seeds", seeds), ("--jobs", options.jobs), ("--checkpoints", options.checkpoints)):
+    counts = {
+        "--seeds": seeds, "--jobs": options.jobs, "--per-gpu": options.per_gpu, "--checkpoints": options.checkpoints,
+    }  # fmt: skip
+    for name, value in counts.items():
         if value is not None and value < 1:
             raise BadInput(f"{name} must be at least 1, not {value}")
     first = PUBLISHED_FROM if options.first_seed is None else options.first_seed

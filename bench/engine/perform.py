@@ -17,18 +17,26 @@ from bench.engine.plan import POLL_SECONDS, Plan
 from bench.records import SCHEMA, SOURCES, BadRecord, CannotWrite, Memory, RunRecord, Seconds, read, write
 from bench.run import snapshots
 from bench.run.keeper import Keeper, Notice
-from bench.run.run import run_one
+from bench.run.run import run_in_turns
 from bench.run.train import Progress
+from bench.run.turns import Turns, finish
 
 
 def perform(config: RunConfig, plan: Plan, listen: Listener, wait: bool) -> Outcome:
     """Train and score, unless that is done. If another process has the run's lock, wait for it or return."""
+    return finish(perform_in_turns(config, plan, listen, wait))
+
+
+def perform_in_turns(
+    config: RunConfig, plan: Plan, listen: Listener, wait: bool, neighbours: int = 0
+) -> Turns[Outcome]:
+    """The same, a training step at a time."""
     for code in plan.code:
         external.load(code)  # in a new process it is not loaded yet
     while True:
         with lock(plan.record_path(config).parent, config.id()) as owner:
             if owner is None:
-                return _perform_locked(config, plan, listen)
+                return (yield from _perform_locked(config, plan, listen, neighbours))
         if plan.fresh:
             listen(Notice("warning", f"{config.id()} is not started over: locked by {owner}"))
             plan = replace(plan, fresh=False)
@@ -38,7 +46,7 @@ def perform(config: RunConfig, plan: Plan, listen: Listener, wait: bool) -> Outc
         stop.check()
 
 
-def _perform_locked(config: RunConfig, plan: Plan, listen: Listener) -> Finished:
+def _perform_locked(config: RunConfig, plan: Plan, listen: Listener, neighbours: int) -> Turns[Finished]:
     path = plan.record_path(config)
     if plan.fresh and not started_over(config, plan):
         start_over(config, path)
@@ -59,7 +67,7 @@ def _perform_locked(config: RunConfig, plan: Plan, listen: Listener) -> Finished
     keeper.notify = notify
     log.add("started", config=config.to_json(), command=plan.command)
     try:
-        record, weights = run_one(config, report, keeper, plan.source)
+        record, weights = yield from run_in_turns(config, report, keeper, plan.source, neighbours)
     except stop.Stopped:
         log.add("stopped", step=keeper.at.step)
         raise

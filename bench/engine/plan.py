@@ -17,7 +17,8 @@ POLL_SECONDS = 0.2  # between two looks at what other processes do
 @dataclass(frozen=True)
 class Plan:
     out: Path
-    jobs: int = 1  # runs at a time
+    jobs: int = 1  # runs at a time, each in a process
+    per_gpu: int = 1  # seeds of one setting that share a process, and so a GPU
     fresh: bool = False  # start over instead of using what earlier commands left
     verbose: bool = False
     tensorboard: bool = False

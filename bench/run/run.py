@@ -1,4 +1,4 @@
-"""run_one: the whole story of a run, from a config to its record."""
+"""run_one: the whole story of a run, from a config to its record. run_in_turns: the same, a step at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from bench.run.score import Exam, Score, average, by_sequence, make_exam, predic
 from bench.run.snapshots import pack
 from bench.run.source import Source, loaded_source
 from bench.run.train import Diverged, Progress, draw, fit, loss_nats
+from bench.run.turns import Turns, finish
 from bench.seeds import derive
+from bench.text import plural
 from models.base import ARCHS, count_parameters
 from models.hf import from_library
 from models.kernels.check import Case, Recurrence, require_right, require_right_recurrence
@@ -35,17 +37,38 @@ from tasks.base import Task, Variant, variants
 CURVES = ("h_bayes", "h_model", "entropy_mae", "kl")  # kept for every position
 
 
-@threads()  # a checkpoint brings the number of threads it was written with
 def run_one(
     config: RunConfig,
     report: Callable[[Progress], None] = lambda _: None,
     keeper: Keeper | None = None,
     source: Source | None = None,
 ) -> tuple[RunRecord, bytes | None]:
-    """Train and score; a run that fails is a record too, with its error. Returns the record and the weights.
+    """Train and score; a run that fails is a record too, with its error. Returns the record and the weights."""
+    return finish(run_in_turns(config, report, keeper, source))
+
+
+def run_in_turns(
+    config: RunConfig,
+    report: Callable[[Progress], None] = lambda _: None,
+    keeper: Keeper | None = None,
+    source: Source | None = None,
+    neighbours: int = 0,
+) -> Turns[tuple[RunRecord, bytes | None]]:
+    """The same, a step at a time; beside neighbours no time and no memory is its own.
 
     A process started by another that has loaded the same code is given its source.
     """
+    with threads():  # a checkpoint brings the number of threads it was written with
+        return (yield from _run(config, report, keeper, source, neighbours))
+
+
+def _run(
+    config: RunConfig,
+    report: Callable[[Progress], None],
+    keeper: Keeper | None,
+    source: Source | None,
+    neighbours: int,
+) -> Turns[tuple[RunRecord, bytes | None]]:
     commit, dirty = source or loaded_source()
     settle_arithmetic(config.device)
     meter = Meter(config.device)
@@ -74,7 +97,7 @@ def run_one(
         with meter.phase("setup"):
             require_lawful(model, task, config)
         with meter.phase("train"):
-            looks, data_seconds = fit(model, task, config, report, keeper)
+            looks, data_seconds = yield from fit(model, task, config, report, keeper)
             measured["loss_curve"] = [Look(**look) for look in looks]
         meter.add("train", keeper.seconds_before)
         meter.seconds["data"] = data_seconds
@@ -92,15 +115,20 @@ def run_one(
         status, error = "failed", f"{type(cause).__name__}: {cause}"
         traceback.print_exc()
     energy = None if keeper.seconds_before else meter.energy_joules()  # of the earlier part nobody kept count
-    platform = {
-        **describe(config).to_json(),
-        "gpu": meter.gpu_facts(measured["train_flops"] if status == "ok" else None, config.precision),
-    }
+    seconds = Seconds(**{name: None if s is None else round(s, 3) for name, s in meter.seconds.items()})
+    memory, notes = Memory(**meter.memory()), [*keeper.at.notes]
+    counted = measured["train_flops"] if status == "ok" and not neighbours else None
+    platform = {**describe(config).to_json(), "gpu": meter.gpu_facts(counted, config.precision)}
+    if neighbours:
+        seconds, memory, energy, measured["tokens_per_second"] = Seconds(), Memory(), None, None
+        platform["neighbours"] = neighbours
+        notes.append(
+            f"shared its process with {plural(neighbours, 'other run')}, so has no time and no memory of its own"
+        )
     record = RunRecord(
         schema=SCHEMA, id=config.id(), status=status, error=error, config=config, budget=config.budget(),
-        seconds=Seconds(**{name: None if s is None else round(s, 3) for name, s in meter.seconds.items()}),
-        memory_bytes=Memory(**meter.memory()), energy_joules=energy, platform=platform, commit=commit, dirty=dirty,
-        notes=keeper.at.notes, **measured,
+        seconds=seconds, memory_bytes=memory, energy_joules=energy, platform=platform, commit=commit, dirty=dirty,
+        notes=notes, **measured,
     )  # fmt: skip
     return record, weights
 

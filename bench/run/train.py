@@ -25,6 +25,7 @@ from bench.device import Stopwatch, beside, capture, muon_dtype, products, relea
 from bench.run.keeper import Keeper
 from bench.run.muon import GRAM_ROWS, Muon
 from bench.run.score import LN2, Exam, make_exam, predict, score
+from bench.run.turns import Turns
 from bench.seeds import generator
 from tasks.base import Batch, Task, one_hot
 
@@ -212,10 +213,11 @@ class CapturedStep:
 
 def fit(
     model: nn.Module, task: Task, config: RunConfig, report: Callable[[Progress], None], keeper: Keeper | None = None
-) -> tuple[list[dict[str, Any]], float]:
+) -> Turns[tuple[list[dict[str, Any]], float]]:
     """Train, from where the keeper says; returns the loss curve (one entry a watch point) and the seconds of drawing.
 
-    A batch that does not fit into the device's memory is cut into halves until it does, with the same gradient.
+    Every step is a turn. A batch that does not fit into the device's memory is cut into halves until it does, with the
+    same gradient.
     """
     optimizers = make_optimizers(model, config)
     base_lrs = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
@@ -272,6 +274,7 @@ def fit(
             at.losses.clear()
             report(progress)
         keeper.stepped(model, optimizers)
+        yield
     return at.curve, at.data_seconds
 
 

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.config import compose, parse_settings
 from bench.run import train
 from bench.run.run import evaluate, make_model
+from bench.run.turns import finish
 from bench.seeds import PUBLISHED_FROM
 from bench.stats import interval
 from bench.text import number
@@ -66,7 +67,7 @@ def error(preset: str, arch: str, task: str, seed: int, precision: str, settings
 
     train.backward = backward
     try:
-        train.fit(model, config.make_task(), config, lambda _: None)
+        finish(train.fit(model, config.make_task(), config, lambda _: None))
     finally:
         train.backward = exact
     found: float = evaluate(model, config.make_task(), config)["metrics"][str(config.horizon)]["all"]["entropy_mae"]

@@ -29,6 +29,7 @@ class Trace:
     captures: dict[int, list[str]] = field(default_factory=dict)  # the kernels of each graph
     replays: list[int] = field(default_factory=list)  # which graph, in order
     held: list[int] = field(default_factory=list)  # bytes held at each replay
+    streams: dict[int, set[str]] = field(default_factory=dict)  # where each graph was replayed
     syncs: dict[int, list[str]] = field(default_factory=dict)  # by the number of replays before them
     peak: int = 0  # bytes
     run_peak: int = 0  # bytes, since the first time that memory was given back: after the kernels were checked
@@ -57,7 +58,8 @@ class Trace:
                         node.split("|", 2)[2] for node in Path(file).read_text().splitlines()
                     ]
                 case "replay":
-                    number, held, _ = rest.split()
+                    number, held, _, stream = rest.split()
+                    trace.streams.setdefault(int(number), set()).add(stream)
                     trace.replays.append(int(number))
                     trace.held.append(int(held))
         return trace

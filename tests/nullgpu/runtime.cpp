@@ -6,7 +6,7 @@
 //   malloc BYTES USED GPU   device memory taken from the driver; USED is what the process then holds on that GPU
 //   free BYTES USED
 //   capture ID NODES FILE   a graph was captured; FILE lists its nodes: grid|block|kernel
-//   replay ID USED EAGER    a graph was launched; EAGER counts launches outside graphs so far
+//   replay ID USED EAGER STREAM   a graph was launched; EAGER counts launches outside graphs so far
 //
 // Environment: NULLGPU_LOG (folder of traces; without it violations go to stderr), NULLGPU_DEVICES, NULLGPU_MEMORY (bytes
 // of each), NULLGPU_FULL_CAPTURES (the first N captures find no memory), NULLGPU_ARCH (90), NULLGPU_DRIVER (13000), NULLGPU_TRACE=1 (a C backtrace at each violation).
@@ -601,7 +601,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream) {
     LOCK;
     START;
     if (as_stream(stream)->capture) violation("graph launched in capture");
-    trace("replay " + std::to_string(((Graph*)ready)->id) + " " + std::to_string(used[current]) + " " + std::to_string(eager));
+    trace("replay " + std::to_string(((Graph*)ready)->id) + " " + std::to_string(used[current]) + " " + std::to_string(eager) + " " + std::to_string((unsigned long)stream));
     return cudaSuccess;
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* n) { *n = ((Graph*)graph)->nodes.size(); return cudaSuccess; }

@@ -102,6 +102,23 @@ def test_equal_runs_launch_equal_kernels(tmp_path, one):
     assert again.traces[0].step == one.traces[0].step
 
 
+def test_seeds_that_share_a_gpu_launch_what_each_launches_alone(tmp_path, one):
+    """Four seeds in one process take turns, each with a captured step and a stream of its own."""
+    result = lab.run(tmp_path, *ONE, "--seeds", "4", "--per-gpu", "4")
+    (trace,) = result.traces
+    assert not trace.violations
+    assert [record["status"] for record in result.records] == ["ok"] * 4
+    assert {record["seconds"]["train"] for record in result.records} == {None}
+    assert list(trace.captures.values()) == [one.traces[0].step] * 4
+    each = list(trace.captures)
+    assert trace.replays == each * (60 - lab.WARM_UP)
+    assert all(len(trace.streams[graph]) == 1 for graph in each)
+    assert len(set.union(*trace.streams.values())) == 4
+    watched = {look["step"] for look in result.records[0]["loss_curve"]}
+    for replays in trace.syncs:
+        assert replays % 4 or lab.WARM_UP + replays // 4 in (lab.WARM_UP, 60, *watched), trace.syncs[replays]
+
+
 def test_a_batch_that_does_not_fit_is_cut_before_the_capture(tmp_path):
     wide = (*ONE, "width=256", "batch=256")  # activations far larger than the data
     peak = lab.run(tmp_path / "whole", *wide).traces[0].peak

@@ -64,6 +64,7 @@ def architecture(run: Run) -> Section:
 @section("Training")
 def recipe(run: Run) -> Section:
     config, record = run.config, run.record
+    spent = "not measured" if record.seconds.train is None else f"{record.seconds.train:,.0f}"
     ours = {
         "task": ", ".join([config.task, *(f"{key} = {value}" for key, value in config.task_params.items())]),
         "supervision": config.supervision,
@@ -77,7 +78,7 @@ def recipe(run: Run) -> Section:
         "weight decay": f"{config.weight_decay:g}",
         "gradient clipping": str(config.clip),
         "seed": str(config.seed),
-        "seconds of training": f"{record.seconds.train or 0:,.0f} on {record.platform['threads']} thread(s)",
+        "seconds of training": f"{spent} on {record.platform['threads']} thread(s)",
         "machine": f"{record.platform['name']}, torch {record.platform['torch']}",
         "commit": f"{(record.commit or 'unknown')[:12]}{' with changes' if record.dirty else ''}",
     }
