@@ -135,7 +135,7 @@ def add_run_options(run: argparse.ArgumentParser) -> None:
     run.add_argument("--supervision", **several, metavar="S", help=tracks)
     run.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda or cuda:N (default: auto)")
     run.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per core, or per GPU)")
-    together = "seeds of a row that share a GPU: sooner done, but untimed (default: 1)"
+    together = "seeds of a row that share a GPU; they are not timed (default: 1)"
     run.add_argument("--per-gpu", type=int, default=1, metavar="N", help=together)
     run.add_argument("--tune", action="store_true", help="search the learning rate first, the same way for everyone")
     run.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help=f"default: {RESULTS}")

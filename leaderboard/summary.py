@@ -22,8 +22,9 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 ARCHS = ("transformer", "gated-deltanet", "mamba2", "lstm", "gru", "mlp")  # the families; the leaderboard has all
 NOTE = (
-    "Error in bits (KL where the exact answer is certain, else entropy MAE), mean over seeds. Lower is better. †: it "
-    "does not compare with the rest, because its seeds were also used to choose recipes, or its settings differ."
+    "Error in bits (KL where the exact answer is certain, else entropy MAE), mean over seeds. Lower is better. †: not "
+    "ranked, because its settings differ, or because it has recipe seeds (0 to 2, which were also used to choose the "
+    "recipe) in a column that has rows with fresh seeds (10 and up). Columns without fresh seeds rank recipe seeds."
 )
 
 
@@ -51,17 +52,20 @@ def _cell(row: Row | None) -> str:
 
 
 def _sentence(ranking: Ranking) -> str:
-    """Of the rows that are ranked."""
-    rows = [row for row in ranking.rows if row.rank]
+    """Of the rows that compare; those that are no better than guessing have no rank."""
+    compared = [row for row in ranking.rows if row.compares]
+    rows = [row for row in compared if row.rank]
     if not rows:
         return f"`{ranking.task}`: no row compares yet."
     best, *others = rows
-    standing = "has the least error" if others else "is the only row that compares"
+    standing = f"has the least error of {len(compared)} rows" if len(compared) > 1 else "is the only row that compares"
     said = [f"`{ranking.task}`: {_evidence(best)} {standing}"]
     level = [row.arch for row in others if row.rank == 1]
     said += [f"level with it: {_few(level)}"] if level else []
     said += [f"{_evidence(row)} has rank {row.rank}" for row in others if row.arch == "transformer" and row.rank != 1]
-    failed = [row.arch for row in rows if row.scores.error >= ranking.baseline]
+    better = [row.arch for row in others if row.kl_rank == 1]
+    said += [f"by KL, {_few(better)} has rank 1"] if better else []
+    failed = [row.arch for row in compared if row.scores.error >= ranking.baseline]
     said += [f"no better than reading nothing ({number(ranking.baseline)}): {_few(failed)}"] if failed else []
     return "; ".join(said) + "."
 

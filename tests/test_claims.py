@@ -264,20 +264,30 @@ def test_primitives_are_those_of_the_published_tasks(record):
     constant = record.references["20"]["best constant"]["all"]["entropy_mae"]
     uniform = record.references["20"]["uniform"]["all"]["kl"]
 
-    def row(task, share):
-        run = replace(record, config=compose("quick", "mlp", task, 0, "cpu", {}), id=task)
-        errors = {**record.metrics["20"]["all"], "entropy_mae": share * constant, "kl": 0.1 * share * uniform}
-        return replace(run, metrics={"20": {"all": errors}})
+    def row(task, share, more=1.0, seeds=5):
+        """Five seeds, and one run of five times the steps with `more` times the error."""
+        config = compose("quick", "mlp", task, 0, "cpu", {})
+        configs = [replace(config, seed=seed) for seed in range(10, 10 + seeds)]
+        runs = []
+        for at in (*configs, replace(configs[0], steps=5 * config.steps)):
+            scaled = share * (more if at.steps > config.steps else 1)
+            errors = {**record.metrics["20"]["all"], "entropy_mae": scaled * constant, "kl": scaled * uniform}
+            runs.append(replace(record, config=at, id=at.id(), metrics={"20": {"all": errors}}))
+        return runs
 
-    def judged(bijection, hmm, recall):
-        return claim.judge(evidence(row("bijection", bijection), row("hmm", hmm), row("recall", recall)))
+    def judged(bijection, hmm, recall, **how):
+        rows = (row("bijection", bijection), row("hmm", hmm), row("recall", recall, **how))
+        return claim.judge(evidence(*(run for runs in rows for run in runs)))
 
     assert judged(0.01, 0.3, 0.9).verdict == "reproduced"
     assert judged(0.01, 0.3, 0.9).ours == "accumulation held, transport partly, binding no"
     assert judged(0.01, 0.3, 0.9).where.startswith("bijection 1.0% (preset quick), hmm 30.0%")
     assert judged(0.01, 0.6, 0.9).verdict == "not reproduced"
     assert judged(0.01, 0.3, 0.4).verdict == "not reproduced"  # it has more than it was said to have
-    assert claim.judge(evidence(row("bijection", 0.01))).verdict == UNTESTED
+    few, shorter = judged(0.01, 0.3, 0.9, seeds=4), judged(0.01, 0.3, 0.9, more=0.3)
+    assert few.verdict == shorter.verdict == "undecided"
+    assert few.why.endswith("Undecided: a verdict takes 5 seeds and a run of 5 times the steps")
+    assert claim.judge(evidence(*row("bijection", 0.01))).verdict == UNTESTED
 
 
 def test_a_claim_may_ask_for_other_parameters_of_its_task(record):

@@ -5,11 +5,12 @@ from __future__ import annotations
 GLOSSARY = {
     "bit": "The unit of every error. A fair coin has one bit of entropy.",
     "posterior": "The exact distribution of the answer given what the model has read so far.",
-    "MAE": "Mean of |H_model - H_Bayes| over sequences and positions: the entropy error. It ranks the rows.",
+    "MAE": "Mean of |H_model - H_Bayes| over sequences and positions: the entropy error. It ranks the "
+    "rows, except where the exact answer is always certain: there the KL does.",
     "KL": "KL(Bayes || model). Entropy can be right for a wrong distribution; KL cannot.",
     "curve": "The entropies are averaged over sequences before the difference is taken, as in the paper's formula. "
     "Opposite errors cancel, so it never ranks.",
-    "K": "The horizon: the number of scored steps of a sequence. Models are trained at the smallest K.",
+    "K": "The horizon: the number of scored steps of a sequence. Most models are trained at the smallest K.",
     "new": "The positions beyond the training horizon alone.",
     "rank": "One more than the number of rows whose interval lies below this row's. Rank 1 says that no row is shown "
     "to be better, not that the row is good.",
@@ -17,7 +18,7 @@ GLOSSARY = {
     "p": "Paired sign-flip test against the ranked row above, on the seeds that both have.",
     "†": "Not ranked: other settings than the rest of the table, recipe seeds beside fresh ones, or trained elsewhere.",
     "-": "A row no better than guessing: its KL is not below the uniform predictor's.",
-    "~": "One seed, or seeds that fall apart or disagree on whether the task is held.",
+    "~": "One seed, or seeds that form two groups or disagree on whether the task is held.",
     "n/a": "The task has no such length, or the model cannot read it.",
     "uniform": "The predictor that gives every class the same probability.",
     "best constant": "The fixed prediction with the least MAE. It is fitted to the evaluation data, so it is hard to "

@@ -25,8 +25,8 @@ PRIMITIVES = {  # with their meanings
 SEEDS, LONGER = 5, 5  # a word needs so many seeds, and a run with so many times the steps, that all agree
 WORDS = (
     f"Held: the error is below {HELD:.0%} of the best constant's, and the KL below {HELD:.0%} of the uniform "
-    f"predictor's, on every task of the primitive that the track has. Partly: below {PARTLY:.0%}. A word is said only "
-    f"if MAE and KL, at least {SEEDS} seeds, and a run of {LONGER} times the steps all give it; otherwise the table "
+    f"predictor's, on every task of the primitive that the track has. Partly: below {PARTLY:.0%}. A verdict is given "
+    f"only if MAE and KL, at least {SEEDS} seeds, and a run of {LONGER} times the steps agree; otherwise the table "
     'says "open" and shows the shares. "No" is a statement about this size and this recipe, not about the architecture.'
 )
 BASELINES = {"best constant": "the best constant", "uniform": "the uniform predictor"}
@@ -162,7 +162,8 @@ def _make_overview(track: Track, rankings: list[Ranking]) -> Overview:
     for ranking in rankings:
         for arch, row in ranking.one_row_each().items():
             shares = tuple(share_of_baseline([record]) for record in row.records)
-            more = _with_more_steps(row, ranking)
+            others = [other for other in ranking.rows if other.arch == arch and not other.is_self_reported]
+            more = with_more_steps(row.records, [record for other in others for record in other.records])
             words = frozenset(word(share) for record in (*row.records, *more) for share in baseline_shares([record]))
             cells[arch, ranking.task] = Cell(row, row.scores.error / ranking.baseline, shares, words, bool(more))
     by_arch: dict[str, dict[str, Cell]] = defaultdict(dict)
@@ -182,15 +183,15 @@ def _make_overview(track: Track, rankings: list[Ranking]) -> Overview:
     )
 
 
-def _with_more_steps(row: Row, ranking: Ranking) -> tuple[RunRecord, ...]:
-    """The runs that had at least five times the steps of this row, and otherwise its settings."""
-    return tuple(
+def with_more_steps(row: Sequence[RunRecord], records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Those of an architecture's records that had at least five times the steps of a row, and else its settings."""
+    first = row[0].config
+    return [
         record
-        for other in ranking.rows
-        if other.arch == row.arch and other.config.steps >= LONGER * row.config.steps and not other.is_self_reported
-        for record in other.records
-        if comparable_settings(replace(record.config, steps=row.config.steps)) == comparable_settings(row.config)
-    )
+        for record in records
+        if record.config.steps >= LONGER * first.steps
+        and comparable_settings(replace(record.config, steps=first.steps)) == comparable_settings(first)
+    ]
 
 
 def _floor(ranking: Ranking, name: str) -> float | None:

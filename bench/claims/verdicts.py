@@ -24,7 +24,7 @@ from math import inf
 from statistics import mean
 from typing import ClassVar, NamedTuple, Protocol
 
-from bench.board.overview import share_of_baseline, word
+from bench.board.overview import LONGER, SEEDS, baseline_shares, share_of_baseline, with_more_steps, word
 from bench.board.rows import comparable_settings, preset_values
 from bench.claims.evidence import Evidence, ends, floors, seeds, setting, spread, steps
 from bench.presets import NEWER_BLOCK
@@ -268,7 +268,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Primitives:
-    """Which primitives of inference an architecture is said to have, against its largest row on a task of each."""
+    """Which primitives of inference an architecture is said to have, against a row on a task of each:
+    the largest with enough seeds, if there is one.
+
+    As on the leaderboard, a row decides only with enough seeds and a run with more steps, if MAE and KL of all of them
+    give one word. Partly held counts as having it.
+    """
 
     id: str
     claim: str
@@ -280,17 +285,27 @@ class Primitives:
 
     def judge(self, evidence: Evidence) -> Verdict:
         claimed = Verdict(self.id, self.claim, self.source, self.published, "primitives")
-        rows = {p: next(iter(evidence.rows(task, self.arch)), []) for p, task in self.TASKS.items()}
-        if not all(rows.values()):
+        found = {primitive: evidence.rows(task, self.arch) for primitive, task in self.TASKS.items()}
+        if not all(found.values()):
             return claimed
+        rows = {p: next((row for row in rows if len(row) >= SEEDS), rows[0]) for p, rows in found.items()}
         shares = {primitive: share_of_baseline(row) for primitive, row in rows.items()}
         ours = {primitive for primitive, share in shares.items() if word(share) != "no"}
+        decided = all(_is_settled(row, found[primitive]) for primitive, row in rows.items())
         return claimed._replace(
             ours=", ".join(f"{primitive} {word(share)}" for primitive, share in shares.items()),
             where=", ".join(f"{self.TASKS[p]} {shares[p]:.1%} ({setting(row[0])})" for p, row in rows.items()),
-            why="Per cent: the error as a share of a predictor's that reads nothing. Partly held counts (rule 12)",
-            verdict=REPRODUCED if ours == self.has else REFUTED,
+            why="Per cent: the mean error as a share of a predictor's that reads nothing; partly held counts"
+            + ("" if decided else f". Undecided: a verdict takes {SEEDS} seeds and a run of {LONGER} times the steps"),
+            verdict=UNDECIDED if not decided else REPRODUCED if ours == self.has else REFUTED,
         )
+
+
+def _is_settled(row: Sequence[RunRecord], rows: Sequence[Sequence[RunRecord]]) -> bool:
+    """Whether the seeds of a row, MAE and KL, and a run with more steps all give one word."""
+    longer = with_more_steps(row, [record for other in rows for record in other])
+    words = {word(share) for record in (*row, *longer) for share in baseline_shares([record])}
+    return len(row) >= SEEDS and bool(longer) and len(words) == 1
 
 
 @dataclass(frozen=True)
