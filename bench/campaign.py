@@ -28,6 +28,7 @@ from bench import VERSION
 from bench.config import RunConfig, compose
 from bench.device import machine_facts
 from bench.engine import dispatch
+from bench.engine.perform import read_finished
 from bench.engine.plan import Plan
 from bench.records import RunRecord, write_whole
 from bench.run.source import loaded_source
@@ -142,7 +143,7 @@ class Campaign:
             self.say(f"{config.arch} on {config.task}: {1e3 * each:.1f} ms a step, {whole:.2f} hours a run")
 
         def cost(config: RunConfig) -> float:
-            done = replace(self.plan, out=self.out / RUNS).record_path(config).exists()
+            done = read_finished(replace(self.plan, out=self.out / RUNS).record_path(config))
             return 0.0 if done else seconds[config.task, config.arch] * config.steps / 3600 / self.plan.jobs
 
         chosen = fit_into(wanted, cost, hours)
@@ -167,6 +168,8 @@ class Campaign:
 def seconds_per_step(record: RunRecord) -> float:
     """Without the start: between the first evaluation and the last."""
     first, last = record.loss_curve[0], record.loss_curve[-1]
+    assert first.seconds is not None  # it ran alone
+    assert last.seconds is not None
     return (last.seconds - first.seconds) / (last.step - first.step)
 
 

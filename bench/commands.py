@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -122,7 +123,8 @@ def make_plan(options: argparse.Namespace, device: str, jobs: int) -> Plan:
     if options.engine != "ray" and (options.address or options.gpus_per_run or options.memory_per_run):
         raise BadInput("--address, --gpus-per-run and --memory-per-run are for --engine ray")
     gpus = options.gpus_per_run if options.gpus_per_run is not None else float(device == "cuda")
-    if gpus < 0 or options.memory_per_run < 0 or (device == "cuda" and gpus == 0):
+    sane = gpus >= 0 and options.memory_per_run >= 0 and math.isfinite(gpus + options.memory_per_run)
+    if not sane or (device == "cuda" and gpus == 0):
         raise BadInput(f"a run on {device} cannot have {gpus:g} GPUs and {options.memory_per_run:g} GB")
     if options.per_gpu > 1 and (options.engine == "ray" or device == "cpu"):
         why = "on Ray use --gpus-per-run" if options.engine == "ray" else "these runs are on a CPU"

@@ -60,7 +60,7 @@ def pick_device(asked: str) -> tuple[str, str]:
     if asked != "auto" and number is None:
         raise BadInput(f"device must be auto, cpu, cuda or cuda:N, not '{asked}'")
     if number and number[1]:
-        use_gpu(int(number[1]))
+        _choose(int(number[1]))
     if problem := gpu_problem():
         raise BadInput(f"{problem}; or train on the CPU with --device cpu")
     if torch.cuda.is_available():
@@ -112,6 +112,19 @@ def runs_on(target: str, major: int, minor: int) -> bool:
     kind, _, digits = target.partition("_")
     has_major, has_minor = divmod(int(re.sub(r"\D", "", digits)), 10)
     return (has_major == major and has_minor <= minor) or (kind == "compute" and has_major < major)
+
+
+_chosen: int | None = None
+
+
+def _choose(number: int) -> None:
+    """The first choice of a process stands, because CUDA's numbers count from it."""
+    global _chosen
+    if _chosen is None:
+        use_gpu(number)
+        _chosen = number
+    elif _chosen != number:
+        raise BadInput(f"this process has chosen GPU {_chosen}: another one takes a new process")
 
 
 def use_gpu(number: int) -> None:

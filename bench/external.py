@@ -120,14 +120,22 @@ def _package_text(package: str) -> str:
     if spec is None:
         raise BadInput(f"no package '{package}' here: install it, or name a file that ends in .py")
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    files = {f"{package}/{p.relative_to(folder)}": p for folder in folders for p in sorted(folder.rglob("*.py"))}
+    files = {
+        f"{package}/{p.relative_to(folder)}": p
+        for folder in folders
+        for p in sorted(folder.rglob("*.py"))
+        if p.is_file()
+    }
     if not folders and spec.origin and spec.origin.endswith(".py"):
         files = {Path(spec.origin).name: Path(spec.origin)}
     if sum(path.stat().st_size for path in files.values()) > MAX_BYTES:
         raise BadInput(
             f"package '{package}' has more than {MAX_BYTES >> 20} MiB of Python: use a file or a package alone"
         )
-    return "".join(f"# {name}\n{path.read_text(errors='replace')}\n" for name, path in files.items())
+    try:
+        return "".join(f"# {name}\n{path.read_text(errors='replace')}\n" for name, path in files.items())
+    except OSError as error:
+        raise BadInput(f"cannot read {error.filename}: {error.strerror}") from error
 
 
 def _run_text(code: Code) -> None:

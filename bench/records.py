@@ -80,7 +80,7 @@ class Look:
 
     __pydantic_config__: ClassVar = STRICT
     step: int
-    seconds: float
+    seconds: Cost | None  # None beside other runs in one process
     loss: float
     entropy_mae: float
     eval_loss: float | None = None  # older records have none

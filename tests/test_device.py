@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from bench.device import gpu_problem, products, settle_arithmetic, use_gpu
+from bench.device import gpu_problem, pick_device, products, settle_arithmetic, use_gpu
+from bench.registry import BadInput
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,19 @@ def test_a_gpu_is_counted_among_the_visible_ones(monkeypatch, visible, number, l
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     use_gpu(number)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == left
+
+
+def test_the_first_choice_of_a_gpu_stands_in_a_process(monkeypatch):
+    """bench.library picks the device anew for each call."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.setattr("bench.device._chosen", None)
+    monkeypatch.setattr("bench.device.gpu_problem", lambda: None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for _ in range(2):
+        assert pick_device("cuda:1") == ("cuda", "asked for")
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    with pytest.raises(BadInput, match="this process has chosen GPU 1: another one takes a new process"):
+        pick_device("cuda:0")
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,13 @@ def test_a_package_that_cannot_be_imported_is_listed_and_refused_in_one_line(ben
     assert not Path("results").exists()
 
 
+def test_a_link_to_nothing_beside_a_package_is_not_part_of_it(package):
+    """Editors leave such links beside a file that is being edited."""
+    folder = package("linked_package")
+    (folder / ".#models.py").symlink_to("nobody@nowhere")
+    assert external.read_code("linked_package.models").text.count("# linked_package/") == 3
+
+
 def test_workers_use_the_text_that_the_command_has_read(bench, tmp_path, package):
     """Both processes train although the file is gone, and give what one process gives."""
     Path("my_model.py").write_text(MODEL)

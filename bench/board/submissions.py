@@ -19,6 +19,7 @@ from bench.config import RunConfig, check
 from bench.presets import PRESETS
 from bench.records import SELF_REPORTED, BadRecord, RunRecord, parse, record_files, write
 from bench.registry import BadInput, unknown
+from bench.run.keeper import SHARED
 from bench.run.references import reference_names
 from bench.run.run import CURVES
 from bench.seeds import PUBLISHED_FROM, generator
@@ -157,7 +158,7 @@ def _check_config(config: RunConfig) -> None:
 
 
 def _check_costs(record: RunRecord) -> None:
-    alone = "neighbours" not in record.platform  # beside others no time is its own
+    alone = SHARED not in record.notes
     measured = all(getattr(record.seconds, phase) is not None for phase in ("setup", "train", "eval"))
     _require(measured == alone, f"seconds of setup, train or eval are {'missing' if alone else 'shared with others'}")
     for name, is_unknown in (("train_flops", True), ("tokens_per_second", not alone)):

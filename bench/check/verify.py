@@ -24,6 +24,7 @@ from bench.config import RunConfig, check
 from bench.device import cores, describe, has_gpu
 from bench.records import BadRecord, RunRecord, read, record_files, weights_file
 from bench.registry import BadInput
+from bench.run.keeper import SHARED
 from bench.run.run import evaluate, make_model, run_one, state_bytes, train_flops
 from bench.run.score import predict, score
 from bench.run.train import watch_exam
@@ -91,7 +92,7 @@ def verify(path: Path, rerun: bool) -> Verdict:
         if isinstance(claimed, int) and 0 < claimed <= cores():
             torch.set_num_threads(claimed)
         same = all((OLDER | record.platform).get(name) == platform.get(name) for name in SAME)
-        same &= claimed == torch.get_num_threads() and not record.notes  # notes: moved, or the batch was split
+        same &= claimed == torch.get_num_threads() and not set(record.notes) - {SHARED}  # moved, or the batch was cut
         (run_again if rerun else evaluate_again)(record, config, same, verdict)
     except (BadRecord, BadInput) as problem:
         verdict.holds, verdict.how = False, "damaged"

@@ -28,15 +28,15 @@ def perform(config: RunConfig, plan: Plan, listen: Listener, wait: bool) -> Outc
 
 
 def perform_in_turns(
-    config: RunConfig, plan: Plan, listen: Listener, wait: bool, neighbours: int = 0
+    config: RunConfig, plan: Plan, listen: Listener, wait: bool, shares: bool = False
 ) -> Turns[Outcome]:
-    """The same, a training step at a time."""
+    """The same, a training step at a time; `shares`: its process has other runs."""
     for code in plan.code:
         external.load(code)  # in a new process it is not loaded yet
     while True:
         with lock(plan.record_path(config).parent, config.id()) as owner:
             if owner is None:
-                return (yield from _perform_locked(config, plan, listen, neighbours))
+                return (yield from _perform_locked(config, plan, listen, shares))
         if plan.fresh:
             listen(Notice("warning", f"{config.id()} is not started over: locked by {owner}"))
             plan = replace(plan, fresh=False)
@@ -46,11 +46,11 @@ def perform_in_turns(
         stop.check()
 
 
-def _perform_locked(config: RunConfig, plan: Plan, listen: Listener, neighbours: int) -> Turns[Finished]:
+def _perform_locked(config: RunConfig, plan: Plan, listen: Listener, shares: bool) -> Turns[Finished]:
     path = plan.record_path(config)
     if plan.fresh and not started_over(config, plan):
         start_over(config, path)
-    keeper = Keeper(config, path.parent, pace=plan.pace, keep=plan.snapshots)
+    keeper = Keeper(config, path.parent, pace=plan.pace, keep=plan.snapshots, shares=shares)
     if (record := read_finished(path)) is not None:  # another process was faster
         keeper.remove()
         return Finished(record, path, new=False)
@@ -67,7 +67,7 @@ def _perform_locked(config: RunConfig, plan: Plan, listen: Listener, neighbours:
     keeper.notify = notify
     log.add("started", config=config.to_json(), command=plan.command)
     try:
-        record, weights = yield from run_in_turns(config, report, keeper, plan.source, neighbours)
+        record, weights = yield from run_in_turns(config, report, keeper, plan.source)
     except stop.Stopped:
         log.add("stopped", step=keeper.at.step)
         raise
@@ -113,7 +113,8 @@ def start_over(config: RunConfig, record: Path) -> None:
 def finish_lost(config: RunConfig, plan: Plan, reason: str) -> Finished:
     """The outcome of a run whose process died: its record if it was written in time, else a failed one."""
     path = plan.record_path(config)
-    if (record := read_finished(path)) is not None:
+    is_old = plan.fresh and not started_over(config, plan)
+    if not is_old and (record := read_finished(path)) is not None:
         return Finished(record, path, new=False)
     record = _failed_record(config, reason)
     write(plan.out, record, None)

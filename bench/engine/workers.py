@@ -9,17 +9,18 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from multiprocessing.process import BaseProcess
 
+import torch
+
 from bench import stop
 from bench.config import RunConfig
 from bench.device import cores, gpus, own_stream, synchronize, threads, use_gpu
-from bench.engine.messages import Finished, Interrupted, LastMessage, Locked, Outcome, Refused
+from bench.engine.messages import Finished, Interrupted, LastMessage, Locked, Refused
 from bench.engine.perform import finish_lost, perform_in_turns
 from bench.engine.plan import POLL_SECONDS, Plan
 from bench.engine.progress import View
@@ -28,7 +29,6 @@ from bench.registry import BadInput
 from bench.run.keeper import Notice
 from bench.run.source import loaded_source
 from bench.run.train import Progress
-from bench.run.turns import Turns
 
 # Imported once by the process that workers are forked from, before it has threads; torch's optimizers need the second.
 PRELOAD = ["bench.engine.workers", "torch._dynamo"]
@@ -109,7 +109,8 @@ class Workers:
         """The next run, and those that share its process."""
         first = self.waiting[0]
         alike = [config for config in self.waiting if replace(config, seed=first.seed) == first]
-        group = alike[: self.plan.per_gpu]
+        free = self.jobs - len(self.running)  # all of which are to have work
+        group = alike[: min(self.plan.per_gpu, -(-len(alike) // free))]
         for config in group:
             self.waiting.remove(config)
         return group
@@ -170,51 +171,48 @@ class Workers:
                 stop.request(message.signal)  # only this worker was stopped, but without it the command cannot finish
 
 
+class Turn:
+    """One of the runs of a worker: its steps, its stream, and the number of threads that it was continued with."""
+
+    def __init__(self, config: RunConfig, job: Job, connection: Connection) -> None:
+        self.id, self.connection = config.id(), connection
+        shares = len(job.configs) > 1
+        self.steps = perform_in_turns(config, job.plan, self.send, job.wait, shares)
+        self.stream = own_stream(config.device) if shares else nullcontext()
+        self.threads = job.threads
+
+    def send(self, message: Progress | Notice | LastMessage) -> None:
+        try:
+            self.connection.send((self.id, message))
+        except OSError:
+            stop.request(signal.SIGTERM)  # the parent process is gone: save the step and exit
+
+    def take(self) -> bool:
+        """One step; False if it was the last one."""
+        torch.set_num_threads(self.threads)
+        try:
+            with self.stream:
+                next(self.steps)
+            self.threads = torch.get_num_threads()
+            return True
+        except StopIteration as end:
+            self.send(end.value)
+        except stop.Stopped as end:
+            self.send(Interrupted(end.number))
+        except BadInput as error:  # CannotWrite is one
+            self.send(Refused(str(error)))
+        return False
+
+
 def work(job: Job, connection: Connection) -> None:
-    """The worker process: performs its runs by turns and sends messages, the last of each a LastMessage."""
-
-    def speak_for(run: str) -> Callable[[Progress | Notice | LastMessage], None]:
-        def send(message: Progress | Notice | LastMessage) -> None:
-            try:
-                connection.send((run, message))
-            except OSError:
-                stop.request(signal.SIGTERM)  # the parent process is gone: save the step and exit
-
-        return send
-
+    """The worker process: its runs take turns and send messages, the last of each a LastMessage."""
     if job.gpu is not None:
         use_gpu(job.gpu)
-    together = len(job.configs) > 1
-    device = job.configs[0].device
     with threads(job.threads), stop.catch_signals(announce=False), suppress(KeyboardInterrupt):
-        runs = []
-        for config in job.configs:
-            send = speak_for(config.id())
-            run = perform_in_turns(config, job.plan, send, job.wait, neighbours=len(job.configs) - 1)
-            runs.append((run, own_stream(device) if together else nullcontext(), send))
-        is_first = True
-        while runs:
-            for each in list(runs):
-                run, stream, send = each
-                with stream:
-                    last = _turn(run)
-                if last is not None:
-                    send(last)
-                    runs.remove(each)
-                if together and is_first:
-                    synchronize(device)  # what it has cached is there for all
-            is_first = False
-
-
-def _turn(run: Turns[Outcome]) -> LastMessage | None:
-    """Its last message, if this was its last turn."""
-    try:
-        next(run)
-    except StopIteration as end:
-        outcome: Outcome = end.value
-        return outcome
-    except stop.Stopped as end:
-        return Interrupted(end.number)
-    except BadInput as error:  # CannotWrite is one
-        return Refused(str(error))
-    return None
+        going = []
+        for run in [Turn(config, job, connection) for config in job.configs]:
+            if run.take():
+                going.append(run)
+            synchronize(job.configs[0].device)  # what it has cached is there for all
+        while going:
+            going = [run for run in going if run.take()]

@@ -46,6 +46,8 @@ class Pace:
 
 
 PACE = Pace()
+# a note that stays with the run when it is continued alone
+SHARED = "shared its process with other seeds, so has no time and no memory of its own"
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class Keeper:
         notify: Callable[[Notice], None] = lambda _: None,
         pace: Pace | None = None,
         keep: int = 0,
+        shares: bool = False,
     ) -> None:
-        self.config, self.notify, self.pace = config, notify, pace or PACE
+        self.config, self.notify, self.pace, self.shares = config, notify, pace or PACE, shares
         self.snapshots: Snapshots | None = None
         self.files: list[Path] = []  # the next checkpoint is written to the first of them
         if folder is not None:
@@ -86,6 +89,8 @@ class Keeper:
             self.at = put(newest.state, newest.tensors, model, optimizers)
             torch.set_num_threads(min(newest.state["threads"], cores()))
             self._note_changes(newest)
+        if self.shares and SHARED not in self.at.notes:
+            self.at.notes.append(SHARED)
         self.seconds_before = self.at.seconds
         self.saved_step, self.saved_time = self.at.step, time.monotonic()
         return self.at

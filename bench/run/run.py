@@ -17,7 +17,7 @@ from bench.config import RunConfig
 from bench.device import describe, settle_arithmetic, threads
 from bench.records import SCHEMA, CannotWrite, Look, Memory, Parts, RunRecord, Seconds
 from bench.run.contract import Unlawful, require_lawful
-from bench.run.keeper import Keeper
+from bench.run.keeper import SHARED, Keeper
 from bench.run.meter import Meter, count_flops
 from bench.run.references import reference_scores
 from bench.run.score import Exam, Score, average, by_sequence, make_exam, predict
@@ -26,7 +26,6 @@ from bench.run.source import Source, loaded_source
 from bench.run.train import Diverged, Progress, draw, fit, loss_nats
 from bench.run.turns import Turns, finish
 from bench.seeds import derive
-from bench.text import plural
 from models.base import ARCHS, count_parameters
 from models.hf import from_library
 from models.kernels.check import Case, Recurrence, require_right, require_right_recurrence
@@ -52,14 +51,13 @@ def run_in_turns(
     report: Callable[[Progress], None] = lambda _: None,
     keeper: Keeper | None = None,
     source: Source | None = None,
-    neighbours: int = 0,
 ) -> Turns[tuple[RunRecord, bytes | None]]:
-    """The same, a step at a time; beside neighbours no time and no memory is its own.
+    """The same, a step at a time.
 
     A process started by another that has loaded the same code is given its source.
     """
     with threads():  # a checkpoint brings the number of threads it was written with
-        return (yield from _run(config, report, keeper, source, neighbours))
+        return (yield from _run(config, report, keeper, source))
 
 
 def _run(
@@ -67,7 +65,6 @@ def _run(
     report: Callable[[Progress], None],
     keeper: Keeper | None,
     source: Source | None,
-    neighbours: int,
 ) -> Turns[tuple[RunRecord, bytes | None]]:
     commit, dirty = source or loaded_source()
     settle_arithmetic(config.device)
@@ -116,19 +113,16 @@ def _run(
         traceback.print_exc()
     energy = None if keeper.seconds_before else meter.energy_joules()  # of the earlier part nobody kept count
     seconds = Seconds(**{name: None if s is None else round(s, 3) for name, s in meter.seconds.items()})
-    memory, notes = Memory(**meter.memory()), [*keeper.at.notes]
-    counted = measured["train_flops"] if status == "ok" and not neighbours else None
+    memory, is_shared = Memory(**meter.memory()), SHARED in keeper.at.notes
+    counted = measured["train_flops"] if status == "ok" and not is_shared else None
     platform = {**describe(config).to_json(), "gpu": meter.gpu_facts(counted, config.precision)}
-    if neighbours:
+    if is_shared:
         seconds, memory, energy, measured["tokens_per_second"] = Seconds(), Memory(), None, None
-        platform["neighbours"] = neighbours
-        notes.append(
-            f"shared its process with {plural(neighbours, 'other run')}, so has no time and no memory of its own"
-        )
+        measured["loss_curve"] = [replace(look, seconds=None) for look in measured["loss_curve"]]
     record = RunRecord(
         schema=SCHEMA, id=config.id(), status=status, error=error, config=config, budget=config.budget(),
         seconds=seconds, memory_bytes=memory, energy_joules=energy, platform=platform, commit=commit, dirty=dirty,
-        notes=notes, **measured,
+        notes=keeper.at.notes, **measured,
     )  # fmt: skip
     return record, weights
 

@@ -29,7 +29,7 @@ class Trace:
     captures: dict[int, list[str]] = field(default_factory=dict)  # the kernels of each graph
     replays: list[int] = field(default_factory=list)  # which graph, in order
     held: list[int] = field(default_factory=list)  # bytes held at each replay
-    streams: dict[int, set[str]] = field(default_factory=dict)  # where each graph was replayed
+    streams: dict[int, set[str]] = field(default_factory=dict)  # where each graph was captured and replayed
     syncs: dict[int, list[str]] = field(default_factory=dict)  # by the number of replays before them
     peak: int = 0  # bytes
     run_peak: int = 0  # bytes, since the first time that memory was given back: after the kernels were checked
@@ -53,7 +53,8 @@ class Trace:
                     trace.run_peak = max(trace.run_peak, held)
                     trace.gpus |= {int(number) for number in rest.split()[2:]}
                 case "capture":
-                    number, _, file = rest.split(maxsplit=2)
+                    number, _, stream, file = rest.split(maxsplit=3)
+                    trace.streams[int(number)] = {stream}
                     trace.captures[int(number)] = [
                         node.split("|", 2)[2] for node in Path(file).read_text().splitlines()
                     ]

@@ -5,7 +5,7 @@
 //   sync NAME               the host waited for the device
 //   malloc BYTES USED GPU   device memory taken from the driver; USED is what the process then holds on that GPU
 //   free BYTES USED
-//   capture ID NODES FILE   a graph was captured; FILE lists its nodes: grid|block|kernel
+//   capture ID NODES STREAM FILE  a graph was captured; FILE lists its nodes: grid|block|kernel
 //   replay ID USED EAGER STREAM   a graph was launched; EAGER counts launches outside graphs so far
 //
 // Environment: NULLGPU_LOG (folder of traces; without it violations go to stderr), NULLGPU_DEVICES, NULLGPU_MEMORY (bytes
@@ -218,7 +218,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t where, c
     return launch(host ? "memcpy host" : "memcpy device", dim3(1), dim3(1), 0, 0, where);
 }
 
-void write_graph(const Graph& graph) {
+void write_graph(const Graph& graph, const std::string& stream) {
     const char* folder = getenv("NULLGPU_LOG");
     std::string path;
     if (folder) {
@@ -229,7 +229,7 @@ void write_graph(const Graph& graph) {
             fprintf(file, "%u,%u,%u|%u,%u,%u|%s\n", grid.x, grid.y, grid.z, block.x, block.y, block.z, readable(name).c_str());
         fclose(file);
     }
-    trace("capture " + std::to_string(graph.id) + " " + std::to_string(graph.nodes.size()) + " " + path);
+    trace("capture " + std::to_string(graph.id) + " " + std::to_string(graph.nodes.size()) + " " + stream + " " + path);
 }
 
 }  // namespace
@@ -571,7 +571,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t where, cudaGraph_t* graph) {
     for (Stream* fork : capture.forked) unjoined |= fork->joined < fork->work, fork->capture = 0;
     if (capture.invalid) return refuse(cudaErrorStreamCaptureInvalidated, "the capture is invalid");
     if (unjoined) return refuse(cudaErrorStreamCaptureUnjoined, "a stream that forked off was not joined");
-    write_graph(*capture.graph);
+    write_graph(*capture.graph, std::to_string((unsigned long)where));
     *graph = (cudaGraph_t)capture.graph;
     return cudaSuccess;
 }
