@@ -128,7 +128,12 @@ def fall(report: Report) -> float | None:
     return later[0] / later[-1] if later else None
 
 
-def holds_if(test: Callable[..., bool], *parts: Read) -> Holds:
+def comes_first(frame: float, error: float, found: float) -> bool | None:
+    """None where there is no frame: what never forms has settled at once."""
+    return EARLIER * frame <= error if found >= EXCESS else None
+
+
+def holds_if(test: Callable[..., bool | None], *parts: Read) -> Holds:
     """None if any of the numbers is missing."""
 
     def holds(report: Report) -> bool | None:
@@ -229,8 +234,9 @@ STATEMENTS: Mapping[str, Statement] = {
         ),
     ),
     "frame-before-precision": Statement(
-        f"the frame settles {EARLIER:g} times earlier than the logarithm of the error",
-        holds_if(lambda frame, error: EARLIER * frame <= error, settled("overlap"), settled("log error")),
+        f"the frame settles {EARLIER:g} times earlier than the logarithm of the error, and at the end answers are "
+        f"sensitive to it, with an excess of at least {EXCESS:.2f}; otherwise there is no frame to ask about",
+        holds_if(comes_first, settled("overlap"), settled("log error"), excess("overlap", EMBEDDING, SHARE)),
         (
             Number("frame at step", settled("overlap"), by_factors=True),
             Number("precision at step", settled("log error"), by_factors=True),

@@ -54,14 +54,16 @@ def record():
 
 
 def as_row(record, preset, error, seed=0, steps=700, **config):
-    changed = replace(record.config, preset=preset, seed=seed, steps=steps, **config)
+    settings = {"steps": steps, "batch": 16, "positions": "alibi", "activation": "relu2", **config}
+    changed = replace(compose(preset, "transformer", "hmm", 0, "cpu", {}), seed=10 + seed, **settings)
     metrics = {"20": {"all": {**record.metrics["20"]["all"], "entropy_mae": error}}}
     return replace(record, id=f"{preset}{seed}{error}", config=changed, metrics=metrics)
 
 
 def as_coins(record, preset="bernoulli-report", **config):
     """The same as a run of coin flips, with the preset's own settings unless others are given."""
-    return replace(record, id=f"{preset}{config}", config=compose(preset, "transformer", "bernoulli", 0, "cpu", config))
+    own = compose(preset, "transformer", "bernoulli", 10, "cpu", config)
+    return replace(record, id=f"{preset}{config}", config=own)
 
 
 def evidence(*runs, reports=None):
@@ -136,7 +138,7 @@ def test_an_order_takes_two_rows_of_one_setting_seed_by_seed(record):
     assert one.verdict == "reproduced"
     assert (one.ours, one.where) == ("lstm 0.1, transformer 0.2", "preset quick, 1 seed, 700 steps of 16")
     assert judged([0.1], [0.2, 9.0]) == one  # seeds that both have
-    assert judged([0.1], [0.2], width=48).verdict == UNTESTED
+    assert judged([0.1], [0.2], width=40).verdict == UNTESTED
     assert judged([], [0.2]).verdict == UNTESTED
 
 
@@ -229,6 +231,27 @@ def test_of_two_rows_of_one_size_the_presets_own_speaks(record):
     other = replace(as_row(record, "quick", 0.3), config=replace(config, positions="sinusoidal"))
     for runs in ((own, other), (other, own)):
         assert CLAIM.judge(evidence(*runs)).ours == "0.04"
+
+
+def test_a_row_with_settings_that_have_nothing_to_do_with_its_length_does_not_speak(record):
+    config = compose("quick", "transformer", "hmm", 0, "cpu", {})
+    own = replace(as_row(record, "quick", 0.04), config=config)
+    longer = replace(as_row(record, "quick", 0.03), config=replace(config, steps=9 * config.steps, batch=8))
+    assert CLAIM.judge(evidence(own, longer)).ours == "0.03"
+    for change in ({"value_lr": 10.0}, {"optimizer": "adamw"}, {"layers": 1}, {"lr": 0.5}, {"clip": 9.0}):
+        other = replace(longer, config=replace(longer.config, preset="small", **change))
+        assert CLAIM.judge(evidence(own, longer, other)).ours == "0.03", change
+
+
+def test_fresh_seeds_speak_before_recipe_seeds(record):
+    config = compose("quick", "transformer", "hmm", 0, "cpu", {})
+    runs = [
+        replace(as_row(record, "quick", error, seed), config=replace(config, seed=seed))
+        for seed, error in ((0, 0.01), (1, 0.01), (2, 0.01), (10, 0.1), (11, 0.1))
+    ]
+    judged = CLAIM.judge(evidence(*runs))
+    assert (judged.ours[:3], "recipe" in judged.where) == ("0.1", False)
+    assert ", recipe seeds, 3 seeds, " in CLAIM.judge(evidence(*runs[:3])).where
 
 
 def test_a_cost_is_that_of_the_row_which_ends_there_for_the_fewest_flops(record):
@@ -340,6 +363,11 @@ def test_of_a_presets_runs_only_its_own_settings_speak(record):
     for order in (runs, runs[::-1]):
         assert claim.judge(evidence(*order, reports=found)).ours == "0.5"
     assert claim.judge(evidence(*runs[:2], reports=found)).verdict == UNTESTED
+    exact, tuned = as_coins(record, supervision="posterior"), as_coins(record)
+    tuned = replace(tuned, id="tuned", config=replace(tuned.config, tuning={"seeds": [1]}))
+    for run in (exact, tuned):
+        found |= report(run, agreement=(["metric", "this run"], ["MAE", 0.1]))
+    assert claim.judge(evidence(exact, tuned, *runs, reports=found)).ours == "0.5"
 
 
 def test_a_number_no_worse_than_the_exact_predictors_is_noise(record):
@@ -561,8 +589,19 @@ def test_a_mechanism_is_decided_by_three_seeds_that_agree(record, reported, verd
     assert judged_over_seeds(record, reported, sentence="No layer may be left out, in other words") == judged
     assert judged_over_seeds(record, reported, id="another").verdict == UNTESTED
     answered = [seed for seed, word in enumerate(reported) if word != CANNOT]
-    assert judged.ours == "; ".join(f"seed {seed}: {reported[seed]}" for seed in answered)
+    assert judged.ours == "; ".join(f"seed {10 + seed}: {reported[seed]}" for seed in answered)
     assert judged.where.startswith(f"preset quick, {len(answered)} seeds (runs ")
+
+
+def test_reports_by_different_rules_decide_nothing(record):
+    runs = [as_row(record, "quick", 0.05, seed) for seed in range(3)]
+    found = {}
+    for run, rule in zip(runs, ("x > 1", "x > 2", "x > 1"), strict=True):
+        header, line = claims_table(("every-layer", "", "holds"))
+        line[3] = rule
+        found |= report(run, claims=(header, line))
+    judged = EVERY_LAYER.judge(evidence(*runs, reports=found))
+    assert (judged.verdict, judged.why) == (UNDECIDED, "Its reports were written by different rules: write them again")
 
 
 def test_a_mechanism_takes_models_that_are_near_the_best_of_the_same_question(record):

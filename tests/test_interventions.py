@@ -484,7 +484,8 @@ SECTIONS = (used.used, swap.swaps, writers.writers, formation.forms, summary.pic
 
 
 @pytest.mark.parametrize(("arch", "task"), [("lstm", "bijection"), ("mamba2", "hmm"), ("mlp", "bijection"),
-                                            ("transformer", "bernoulli"), ("transformer", "recurrence")])  # fmt: skip
+                                            ("transformer", "bernoulli"), ("transformer", "recurrence"),
+                                            ("transformer-looped", "bijection")])  # fmt: skip
 def test_every_section_is_asked_or_says_why_not(arch, task, tmp_path, monkeypatch):
     monkeypatch.setattr(frame, "SEQUENCES", 24)
     params = {"loss_horizon": 5} if task == "recurrence" else {}
@@ -492,10 +493,12 @@ def test_every_section_is_asked_or_says_why_not(arch, task, tmp_path, monkeypatc
     run = report.load(write(tmp_path, *run_one(config)))
     assert report.write(run, tmp_path / "report", SECTIONS) == []
     found = {s.title: s for s in report.reports.read(tmp_path / "report/report.json", run.record.id).sections}
-    assert found[used.used.title].status == "ok"
+    once = arch != "transformer-looped"
+    assert (found[used.used.title].status == "ok") == once
+    assert once or "its blocks are applied several times" in found[used.used.title].text
     assert found[formation.forms.title].status == "n/a"
-    assert (found[swap.swaps.title].status == "ok") == (task in ("bijection", "hmm"))
-    assert (found[writers.writers.title].status == "n/a") == (arch == "mlp")
+    assert (found[swap.swaps.title].status == "ok") == (once and task in ("bijection", "hmm"))
+    assert (found[writers.writers.title].status == "n/a") == (arch == "mlp" or not once)
     assert (horizon.beyond.title in found) == (task == "recurrence")
     if arch == "mlp":
         assert "no frame to swap there" in found[swap.swaps.title].text
@@ -564,7 +567,8 @@ def test_statements_read_the_tables_of_a_report():
     assert decide("geometry-outlives")
     assert not decide("geometry-outlives", dying=0.05)
     assert decide("frame-before-precision")
-    assert not decide("frame-before-precision", settled=300.0)
+    assert decide("frame-before-precision", settled=300.0) is False
+    assert decide("frame-before-precision", share=0.1, settled=1.0) is None  # at the null: no frame has formed
     shown = {n.name: n.read(reports.Report("r", "", [told(0.5)])) for s in STATEMENTS.values() for n in s.shown}
     assert shown["MAE added without the axis"] == pytest.approx(0.001)
     assert shown["then the error falls by"] == pytest.approx(40)
@@ -605,6 +609,8 @@ def test_runs_that_do_not_belong_together_are_refused():
     for others, compare, reason in (
         (make_records("lstm", (0.1,)), False, "several architectures: transformer, lstm"),
         (make_records("transformer", (0.1,), task="hmm"), False, "several tasks: bijection, hmm"),
+        (make_records("lstm", (0.1,), preset="small"), True, "differ in preset, supervision, horizon or task"),
+        (make_records("lstm", (0.1,), supervision="sampled"), True, "differ in preset, supervision, horizon or task"),
         (make_records("transformer", (0.1,), lr=0.5), False, "differ in more than their seed"),
         (runs[:1], False, "is given twice"),
         ([], True, "takes runs of several architectures"),

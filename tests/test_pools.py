@@ -7,7 +7,7 @@ import pytest
 from bench.board import pools
 from bench.board.markdown import pages
 from bench.board.overview import make_board
-from tests.fixtures import make_record
+from tests.fixtures import change, make_record
 
 
 def pooled(arch: str, pool: int, to_pool: float, to_full: float):
@@ -35,6 +35,13 @@ def test_a_curve_has_a_point_for_each_pool_from_small_to_large():
     assert [point.pool for point in points] == [2, 4, 8]
     assert points[0] == pytest.approx((2, 0.02, 0.05, 0.05))
     assert [point.to_pool < point.to_full for point in points] == [True, False, False]  # they cross
+
+
+def test_a_point_is_one_row_and_not_a_mean_over_settings():
+    made = [pooled("mlp", pool, 0.01 * pool, 0.1 / pool) for pool in (8, 2, 4)]
+    others = [change(pooled("mlp", 4, 9.0, 9.0), steps=5), change(pooled("mlp", 4, 9.0, 9.0), steps=5, seed=1)]
+    (curves,) = pools.make_curves([*others, *made])
+    assert curves.points["mlp", "laws of the pool"][1].to_pool == pytest.approx(0.04)
 
 
 def test_two_pools_make_no_curve_and_no_figure():

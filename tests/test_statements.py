@@ -123,7 +123,7 @@ def test_published_numbers_in_the_documents_are_those_of_the_claims():
     mlp = published["v1-bijection-mlp"]
     assert f"A published MLP error of {mlp:g} bits on `bijection`" in reading
     assert f"A published MLP has {mlp:g} bits, worse than uniform" in tasks
-    lstm, mlp = published["v3-hmm-lstm"], published["v3-hmm-mlp"]
+    lstm, mlp = published["v3-hmm-tokens-lstm"], published["v3-hmm-tokens-mlp"]
     assert f"The published LSTM ({lstm:.3f}) and MLP ({mlp:.2f}) are at the uniform predictor of `hmm-tokens`" in tasks
 
 
@@ -145,7 +145,7 @@ def test_thresholds_in_the_documents_are_those_of_the_code():
         assert f"given a factor of {SLACK:g} either way" in page
     verdicts = section(READING, "Verdicts")
     assert set(re.findall(r"factor of ([\d.]+)", verdicts)) == {f"{SLACK:g}"}
-    assert f"Where seeds fall apart (a factor of {APART:g} between two neighbours)" in reading
+    assert f"Where seeds form two groups (a factor of {APART:g} between two neighbours)" in reading
     least = paired_p(dict.fromkeys(range(3), 1.0), dict.fromkeys(range(3), 2.0))
     assert f"With three seeds `p` cannot fall below {least:g}" in reading
     assert f"With three seeds `p` cannot fall below {least:g}" in rules

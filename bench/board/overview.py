@@ -119,8 +119,8 @@ class Overview:
         return wins[arch], self.cells[arch, wins[arch][0]].row
 
     def best(self, task: str) -> Row | None:
-        """The row with the least error among those that compare."""
-        rows = [cell.row for (_, at), cell in self.cells.items() if at == task and cell.row.compares]
+        """The row with the least error among those that compare, and know something."""
+        rows = [c.row for (_, at), c in self.cells.items() if at == task and c.row.compares and c.row.is_informed]
         return min(rows, key=lambda row: row.scores.error, default=None)
 
 

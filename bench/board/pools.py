@@ -23,7 +23,7 @@ from matplotlib.lines import Line2D
 from bench.board.figures import STYLE, inks, svg
 from bench.board.palette import HUES, INKS, order_archs
 from bench.board.ranking import Track
-from bench.board.rows import group_of
+from bench.board.rows import group_of, group_seeds, is_preset_default
 from bench.records import RunRecord
 
 MOST_ARCHS = 4  # as many as fit beside each other
@@ -65,17 +65,25 @@ def make_curves(records: Sequence[RunRecord]) -> list[Curves]:
             found[name, group.track][record.config.label, pool].append(record)
     curves = []
     for (task, track), runs in found.items():
+        rows = {at: seeds for at, members in sorted(runs.items()) if (seeds := one_row(members))}
         points = {
-            (arch, place): tuple(
-                _point(pool, seeds, *parts) for (name, pool), seeds in sorted(runs.items()) if name == arch
-            )
-            for arch, _ in runs
+            (arch, place): tuple(_point(pool, seeds, *parts) for (name, pool), seeds in rows.items() if name == arch)
+            for arch, _ in rows
             for place, parts in PLACES.items()
         }
         points = {key: each for key, each in points.items() if len(each) >= LEAST_POOLS}
         if points:
             curves.append(Curves(task, track, points))
     return sorted(curves, key=lambda each: (each.task, -len(each.points), each.track))
+
+
+def one_row(members: list[RunRecord]) -> list[RunRecord]:
+    """The seeds of one row: with the preset's settings if there is one, then fresh seeds, then the most seeds."""
+
+    def place(row: list[RunRecord]) -> tuple[bool, bool, int]:
+        return is_preset_default(row[0].config), not row[0].config.is_recipe_work, len(row)
+
+    return max(group_seeds(members), key=place, default=[])
 
 
 def _point(pool: int, seeds: list[RunRecord], against_pool: str, against_full: str) -> Point:

@@ -36,7 +36,7 @@ class FewerSteps:
 
     def judge(self, evidence: Evidence) -> Verdict:
         claimed = Verdict(self.id, self.claim, self.source, f"{self.published:.0%} of the steps", "mechanism")
-        rows = evidence.rows(self.task, self.arch, params=self.params)
+        rows = evidence.rows(self.task, self.arch, params=self.params, free={self.setting, "lr", *self.both})
         found = ((row, other) for row in rows for other in rows if self._differ_in_the_setting_alone(row, other))
         row, other = next(found, ([], []))
         usual, changed = ({record.config.seed: record for record in records} for records in (row, other))

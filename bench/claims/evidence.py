@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from statistics import mean, median
@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from bench import SAMPLES
 from bench.board.rows import group_seeds, is_preset_default, mean_metric, preset_values, reference_means, task_settings
-from bench.config import RunConfig
+from bench.config import SEARCHED, RunConfig
 from bench.presets import NEWER_BLOCK, SIZES
 from bench.records import RunRecord
 from bench.reports import Cell, Report
@@ -18,6 +18,7 @@ from bench.statements import SEEDS, Answered, Holds, least_error
 from bench.stats import interval
 from bench.text import plural, significant
 
+LENGTH = ("steps", "batch", "warmup", "weight_decay")  # what a run of another length needs to be changed
 ADMITTED = tuple(size for size in SIZES if size != "smoke")  # presets that can speak to a claim, the largest first
 
 
@@ -27,21 +28,28 @@ class Evidence:
     reports: Mapping[str, Report]  # by run
 
     def rows(
-        self, task: str, arch: str, supervision: str = "posterior", params: Mapping[str, object] = MappingProxyType({})
+        self,
+        task: str,
+        arch: str,
+        supervision: str = "posterior",
+        params: Mapping[str, object] = MappingProxyType({}),
+        free: Collection[str] = (),
     ) -> list[list[RunRecord]]:
-        """The seeds of each setting: larger presets first, then more training sequences.
+        """The seeds of each setting: larger presets first, then more training sequences, then fresh seeds.
 
-        The task has its preset's parameters, but for those that are asked for.
+        The task has its preset's parameters, but for those that are asked for. Of the run's settings, those of LENGTH,
+        the block, what was searched, and those that are `free` may be others than the preset's.
         """
 
         def speaks(record: RunRecord) -> bool:
             c = record.config
             asked = (c.task, c.arch, c.supervision) == (task, arch, supervision) and c.preset in ADMITTED
-            return asked and record.ok and has_parameters(c, params)
+            return asked and record.ok and has_parameters(c, params) and other_settings(c) <= {*free}
 
-        def place(row: list[RunRecord]) -> tuple[int, int, bool, int]:
+        def place(row: list[RunRecord]) -> tuple[int, int, bool, bool, int]:
             c = row[0].config
-            return ADMITTED.index(c.preset), -c.steps * c.batch, not is_preset_default(c), -len(row)
+            default = is_preset_default(c)
+            return ADMITTED.index(c.preset), -c.steps * c.batch, not default, c.is_recipe_work, -len(row)
 
         return sorted(group_seeds([record for record in self.records if speaks(record)]), key=place)
 
@@ -60,7 +68,7 @@ class Evidence:
 
         Empty if there is none.
         """
-        for row in self.rows(task, arch, supervision, params):
+        for row in self.rows(task, arch, supervision, params, free=(settings or {}).keys()):
             fits = (settings or {}).items() <= asdict(row[0].config).items()
             k = str(horizon or row[0].config.horizon)
             if fits and all(metric in (record.metrics.get(k) or {}).get(part, {}) for record in row):
@@ -93,6 +101,8 @@ class Evidence:
             if (r.config.task, r.config.arch, r.config.preset) == (task, arch, preset)
             and r.ok
             and is_preset_default(r.config)
+            and not r.config.tuning
+            and r.config.supervision == preset_values(r.config).get("supervision", r.config.supervision)
             and has_parameters(r.config, params)
         ]
         for run in sorted(runs, key=lambda r: r.config.seed):
@@ -100,6 +110,14 @@ class Evidence:
             # with fewer rollouts, posterior samples would look better than they are
             if report and report.samples == SAMPLES:
                 yield from ((run, line) for line in report.lines(table))
+
+
+def other_settings(config: RunConfig) -> set[str]:
+    """Those that are not the preset's, apart from how long it trained, its block and what was searched."""
+    usual = preset_values(config)
+    ignored = {*LENGTH, *NEWER_BLOCK, "supervision", "horizons", "arch_source", "task_source", "tuning"}
+    ignored |= set(SEARCHED) if config.tuning else set()
+    return {name for name, value in vars(config).items() if name in usual.keys() - ignored and usual[name] != value}
 
 
 def has_parameters(config: RunConfig, params: Mapping[str, object] = MappingProxyType({})) -> bool:
@@ -131,14 +149,14 @@ def floors(row: Sequence[RunRecord], horizon: int) -> dict[str, str]:
 
 
 def setting(run: RunRecord) -> str:
-    """The preset; sampled targets; blocks that are not plain, or not the preset's."""
+    """The preset; sampled targets; blocks that are not plain, or not the preset's; seeds of recipe work."""
     c = run.config
     names = [name for name in NEWER_BLOCK if name != "positions" or "transformer" in c.arch]
     newer = [getattr(c, name) for name in names if getattr(c, name) == NEWER_BLOCK[name]]
     usual = [preset_values(c).get(name) == NEWER_BLOCK[name] for name in names]
     block = newer or (["the plain block"] if any(usual) else [])
     target = ["sampled"] if c.supervision == "sampled" else []
-    return ", ".join([f"preset {c.preset}", *target, *block])
+    return ", ".join([f"preset {c.preset}", *target, *block, *(["recipe seeds"] if c.is_recipe_work else [])])
 
 
 def seeds(row: Sequence[object]) -> str:

@@ -8,7 +8,7 @@ from math import inf
 
 from bench.board.overview import HELD, PARTLY
 from bench.board.pools import make_curves
-from bench.claims.evidence import Evidence, seeds, setting, spread, steps
+from bench.claims.evidence import ADMITTED, Evidence, seeds, setting, spread, steps
 from bench.claims.verdicts import REFUTED, REPRODUCED, UNDECIDED, Verdict
 from bench.records import RunRecord
 from bench.stats import SLACK, interval
@@ -71,7 +71,7 @@ class Diversity:
 
     def judge(self, evidence: Evidence) -> Verdict:
         claimed = Verdict(self.id, self.claim, self.source, self.published, "mechanism")
-        curves = [of for of in make_curves(evidence.records) if of.task == self.task]
+        curves = [of for of in make_curves(evidence.records) if of.task == self.task and of.track.preset in ADMITTED]
         points = next((p for of in curves if (p := of.points.get((self.arch, OUTSIDE)))), None)
         if points is None:
             return claimed

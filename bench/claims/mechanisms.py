@@ -84,6 +84,9 @@ class Mechanism:
             by_seed = [f"seed {seed}: {line['measured here']}" for seed, line in told]
             why = f"It holds if {told[0][1]['holds if']}{self.why}"
             ours = str(told[0][1]["measured here"]) if len(told) == 1 else "; ".join(by_seed)
+            if len({line["holds if"] for _, line in told}) > 1:
+                why = "Its reports were written by different rules: write them again"
+                return claimed._replace(ours=ours, why=why, verdict=UNDECIDED)
             return decide(claimed, evidence, self._holds, runs, why)._replace(ours=ours)
         asked = evidence.seeded(self.task, self.arch, lambda report: bool(self._line(report)) or None)
         if not asked:

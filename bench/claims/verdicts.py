@@ -37,7 +37,7 @@ EXCEEDED, REPRODUCED, REFUTED = "exceeded", "reproduced", "not reproduced"
 UNDECIDED, UNTESTED = "undecided", "not tested here"
 VERDICTS = (EXCEEDED, REPRODUCED, REFUTED, UNDECIDED, UNTESTED)
 BETTER_TARGETS = "The published model learned from draws, ours from the exact posterior: a success on it proves less"
-SHARED_CPU = "Seconds are of one core of a CPU that other work shared; no GPU was at hand"
+SHARED_CPU = "Seconds are of one core of a CPU that other work shared"
 
 
 class Verdict(NamedTuple):
@@ -247,7 +247,7 @@ class Cost:
         return claimed._replace(
             ours="; ".join(tracks[track] + ours for track, (ours, _) in described.items()),
             where="; ".join(tracks[track] + where for track, (_, where) in described.items() if where),
-            why=SHARED_CPU if any(found.values()) else "",
+            why=SHARED_CPU if any(row and row[0].config.device == "cpu" for row in found.values()) else "",
             verdict=compare(row[0].config.steps * row[0].config.batch, self.sequences) if row else UNTESTED,
         )
 

@@ -36,6 +36,12 @@ class NotAvailable(Exception):
     """The question makes sense, this model cannot be asked; the message says why."""
 
 
+def require_once(repeats: bool) -> None:
+    """Of a place in a model: that a sequence passes it once."""
+    if repeats:
+        raise NotAvailable("its blocks are applied several times, so a place has several vectors in each sequence")
+
+
 class Literature(NamedTuple):
     """What was published, for comparison: the caller of a report knows it, a report does not."""
 

@@ -36,7 +36,7 @@ from bench.report.diagnostics.frame import make_frame, margin, setting
 from bench.report.diagnostics.swap import first
 from bench.report.interventions import EMBEDDING, Answers, overlap, readout_subspaces, swap
 from bench.run.score import Exam, score
-from bench.statements import EARLIER
+from bench.statements import EARLIER, EXCESS
 
 SEQUENCES, DRAWS, NOISE = 16, 4, 0.01
 
@@ -47,6 +47,7 @@ class Formation(NamedTuple):
     margin: list[float] | None  # None where the task has no donors
     error: list[float]
     settled: dict[str, float]
+    excess: float  # of the last overlap: 0 at random, 1 if one subspace holds the other
 
 
 @lru_cache(maxsize=1)
@@ -79,7 +80,9 @@ def measure(run: Run) -> Formation:
     courses = {"overlap": overlaps, "error": errors, "log error": list(np.log(np.maximum(errors, 1e-9)))}
     courses |= {"margin": margins} if margins else {}
     settled = {name: settled_at(steps, distance(values)) for name, values in courses.items()}
-    return Formation(steps, overlaps, margins or None, errors, settled)
+    null = basis.shape[1] / width
+    excess = null * (overlaps[-1] - 1) / (1 - null) if null < 1 else 0.0
+    return Formation(steps, overlaps, margins or None, errors, settled, excess)
 
 
 def distance(values: list[float]) -> np.ndarray:
@@ -89,7 +92,7 @@ def distance(values: list[float]) -> np.ndarray:
 
 
 def frame_first(found: Formation) -> bool:
-    return found.settled["overlap"] * EARLIER <= found.settled["log error"]
+    return found.excess >= EXCESS and found.settled["overlap"] * EARLIER <= found.settled["log error"]
 
 
 @section("When does it form?")

@@ -67,8 +67,11 @@ def off_diagonal(keys_Bnd: Tensor, different_nn: Tensor) -> tuple[float, np.ndar
 
 def random_cosines(different_nn: Tensor, width: int, draws: int, rng: torch.Generator) -> np.ndarray:
     """The same statistic of random vectors, [draws]."""
-    unit = normalize(torch.randn(draws, len(different_nn), width, generator=rng, dtype=torch.float64), dim=-1)
-    return (unit @ unit.transpose(-1, -2)).abs()[:, different_nn].mean(-1).numpy()
+    found = []
+    for _ in range(draws):  # all at once are gigabytes where there are hundreds of tokens
+        unit = normalize(torch.randn(len(different_nn), width, generator=rng, dtype=torch.float64), dim=-1)
+        found.append((unit @ unit.T).abs()[different_nn].mean().item())
+    return np.array(found)
 
 
 @lru_cache(maxsize=1)

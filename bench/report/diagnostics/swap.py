@@ -32,6 +32,7 @@ from bench.report.diagnostics.base import (
     Section,
     Table,
     canvas,
+    require_once,
     section,
 )
 from bench.report.diagnostics.frame import frame, margin, need_donor, setting
@@ -87,6 +88,7 @@ def readouts(run: Run) -> dict[str, Tensor]:
 def measure(run: Run) -> Swaps:
     donor, basis = need_donor(run), frame(run)
     exam, _, answers, evidence = setting(run)
+    require_once(answers.repeats)
     other, rng = Answers(run.model, donor.batch), run.rng("swap")
     asked = exam.batch.queries.tolist()
     reads = readouts(run)

@@ -69,6 +69,7 @@ def negated_excess(model: nn.Module, task: Bernoulli, bits_BN: Tensor) -> Tensor
 def _without_biases(model: nn.Module) -> nn.Module:
     """A copy whose last norm and head add nothing."""
     copy = deepcopy(model)
-    for name in ("norm.bias", "head.bias"):
-        nn.init.zeros_(copy.get_parameter(name))
+    for name, parameter in copy.named_parameters():
+        if name in ("norm.bias", "head.bias"):  # a narrow model has no norm
+            nn.init.zeros_(parameter)
     return copy

@@ -34,6 +34,7 @@ from bench.report.diagnostics.base import (
     Section,
     Table,
     canvas,
+    require_once,
     section,
 )
 from bench.report.diagnostics.frame import setting, twin
@@ -134,6 +135,7 @@ def measure(run: Run) -> list[Finding]:
     where = places(run.model)
     if not where:
         raise NotAvailable("the architecture has no tap on a residual stream")
+    require_once(setting(run).answers.repeats)
     exam, _, seen = look(run)
     control = watch(twin(run), exam.batch, *where)
     of = score(setting(run).exam, setting(run).answers.intact)
