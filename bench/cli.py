@@ -129,7 +129,7 @@ def add_run_options(run: argparse.ArgumentParser) -> None:
     presets = f"{', '.join(PRESETS)}, or auto: paper on a GPU, else quick (default: quick)"
     run.add_argument("--preset", default="quick", metavar="P", help=presets)
     run.add_argument("--seeds", type=int, metavar="N", help="how many seeds, from 10 on (default: the preset's)")
-    below = "start at seed N; below 10 is for work on recipes, and is never published (default: 10)"
+    below = "start at seed N; below 10 is for work on recipes (default: 10)"
     run.add_argument("--first-seed", type=int, metavar="N", help=below)
     tracks = "posterior, sampled or both, a run each (default: the preset's)"
     run.add_argument("--supervision", **several, metavar="S", help=tracks)

@@ -130,8 +130,8 @@ class RunRecord:
     @property
     def has_certain_answers(self) -> bool:
         """The exact answer is always a point mass, so a constant that is sure of anything has no entropy error."""
-        references = self.references[str(self.config.horizon)] or {}
-        return "best constant" in references and references["best constant"]["all"]["entropy_mae"] < 1e-9
+        curves = self.by_position[str(self.config.horizon)] or {}
+        return bool(curves) and max(curves["h_bayes"]) < 1e-9
 
     @property
     def error_bits(self) -> float:

@@ -20,6 +20,7 @@ from bench.text import number, plural
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+MOST = 4  # names in a list, unless they are of the families
 ARCHS = ("transformer", "gated-deltanet", "mamba2", "lstm", "gru", "mlp")  # the families; the leaderboard has all
 NOTE = (
     "Error in bits (KL where the exact answer is certain, else entropy MAE), mean over seeds. Lower is better. †: not "
@@ -56,23 +57,23 @@ def _sentence(ranking: Ranking) -> str:
     compared = [row for row in ranking.rows if row.compares]
     rows = [row for row in compared if row.rank]
     if not rows:
-        return f"`{ranking.task}`: no row compares yet."
+        return f"`{ranking.task}`: no row is ranked yet."
     best, *others = rows
-    standing = f"has the least error of {len(compared)} rows" if len(compared) > 1 else "is the only row that compares"
+    standing = f"has the least error of {len(compared)} ranked rows" if len(compared) > 1 else "is the only ranked row"
     said = [f"`{ranking.task}`: {_evidence(best)} {standing}"]
     level = [row.arch for row in others if row.rank == 1]
     said += [f"level with it: {_few(level)}"] if level else []
     said += [f"{_evidence(row)} has rank {row.rank}" for row in others if row.arch == "transformer" and row.rank != 1]
     better = [row.arch for row in others if row.kl_rank == 1]
-    said += [f"by KL, {_few(better)} has rank 1"] if better else []
+    said += [f"rank 1 by KL: {_few(better)}"] if better else []
     failed = [row.arch for row in compared if row.scores.error >= ranking.baseline]
     said += [f"no better than reading nothing ({number(ranking.baseline)}): {_few(failed)}"] if failed else []
     return "; ".join(said) + "."
 
 
 def _few(archs: list[str]) -> str:
-    """The families by name, then how many others."""
-    named = [f"`{arch}`" for arch in archs if arch in ARCHS]
+    """All by name if they are few, else the families, then how many others."""
+    named = [f"`{arch}`" for arch in archs if arch in ARCHS or len(archs) <= MOST]
     rest = len(archs) - len(named)
     return ", ".join([*named, *([plural(rest, "other row")] if rest else [])])
 

@@ -13,7 +13,6 @@ Sources: the Bernoulli Transformer LPE Report (a = b = 1, no BOS) and the Study 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
@@ -40,8 +39,8 @@ class Bernoulli:
     answer_token: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("a", self.a), ("b", self.b)):
-            require(0.05 <= value < math.inf, f"{name} must be a number from 0.05 up, not {value}")  # gamma underflows
+        require_prior("a", self.a)
+        require_prior("b", self.b)
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
         require_pool(self.pool)
         require_prior("eval_prior", self.eval_prior)

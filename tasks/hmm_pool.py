@@ -22,7 +22,9 @@ from torch import Tensor
 
 from tasks.base import TASKS, Batch, Shape, Variant, require
 from tasks.hmm import HMM, dirichlet_rows, walk
-from tasks.pool import laws, pool_variants, require_pool
+from tasks.pool import laws, pieces, pool_variants, require_pool
+
+BELIEFS = 2**24  # numbers in one belief over chains and states
 
 
 @TASKS.add(
@@ -71,6 +73,9 @@ class HMMPool:
         return Batch(symbols_BK, features, states_BK, torch.arange(horizon, device=rng.device))
 
     def posterior(self, batch: Batch) -> Tensor:
+        return torch.cat([self._filter(part) for part in pieces(batch, self.pool * self.states, BELIEFS)])
+
+    def _filter(self, batch: Batch) -> Tensor:
         transition_MSS, emission_MSV = self.chains(batch.tokens.device)
         likelihood_MVS = emission_MSV.transpose(1, 2).contiguous()
         n, S = len(batch.tokens), self.states

@@ -18,7 +18,6 @@ Source: the order-k study in github.com/vinayakpathak/icr (A = 2, c = 1).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -27,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tasks.base import TASKS, Batch, Probe, Shape, Variant, one_hot, require
-from tasks.pool import choose, laws, pieces, pool_variants, require_pool, require_prior, shift_variants
+from tasks.pool import MOST_PRIOR, choose, laws, pieces, pool_variants, require_pool, require_prior, shift_variants
 
 MOST_CONTEXTS = 1024
 PROBED = 4  # contexts that a report asks about, at most
@@ -56,7 +55,7 @@ class Markov:
         )
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
         require_prior("prior", self.prior)
-        require(0 <= self.sticky < math.inf, f"sticky must be a number from 0 up, not {self.sticky}")
+        require(0 <= self.sticky <= MOST_PRIOR, f"sticky must be a number from 0 to {MOST_PRIOR:,}, not {self.sticky}")
         require_pool(self.pool)
         require_prior("eval_prior", self.eval_prior)
 
@@ -121,6 +120,8 @@ class Markov:
         complete_T = complete(batch.tokens, order)
         key_BT = torch.where(complete_T, contexts(batch.tokens, order, A), A**order)  # the incomplete by themselves
         counts_BTA = counts_before(key_BT, following(batch.tokens), A)
+        if order == 0:  # its first symbol follows nothing and yet tells of its law; of a longer order it is uniform
+            counts_BTA = counts_BTA + one_hot(batch.tokens[:, :1], A)
         pseudo_CA = pad(self.pseudo_counts(order, batch.tokens.device), (0, 0, 0, 1), value=1.0)  # the incomplete
         known_BTA = counts_BTA + pseudo_CA[key_BT]
         return torch.where(complete_T[:, None], known_BTA / known_BTA.sum(-1, keepdim=True), 1.0 / A)

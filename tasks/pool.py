@@ -14,7 +14,6 @@ its own Bayes, and `shifted-own`, the same sequences against Bayes with the prio
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -24,9 +23,10 @@ from torch import Tensor
 from tasks.base import Batch, Law, Variant, require
 
 SEED = 2512_22471
-CHUNK = 2**18  # numbers in one piece of a sum over the pool: they stay in a core's cache
+CHUNK = {"cpu": 2**18, "cuda": 2**26}  # numbers in one piece of a sum over the pool: a core's cache, or a few launches
 BLOCK = 256  # laws drawn at once
-LARGEST = 2**20
+LARGEST = 2**16
+MOST_PRIOR = 1_000_000  # above, sums of counts lose digits
 
 
 def require_pool(pool: int | None) -> None:
@@ -35,8 +35,8 @@ def require_pool(pool: int | None) -> None:
 
 def require_prior(name: str, value: float | None) -> None:
     # below 0.05 gamma variables underflow
-    good = value is None or 0.05 <= value < math.inf
-    require(good, f"{name} must be a number from 0.05 up, not {value}")
+    good = value is None or 0.05 <= value <= MOST_PRIOR
+    require(good, f"{name} must be a number from 0.05 to {MOST_PRIOR:,}, not {value}")
 
 
 @lru_cache(maxsize=16)
@@ -68,8 +68,8 @@ def shift_variants(task: Law, shifted: Law) -> dict[str, Variant]:
     }
 
 
-def pieces(batch: Batch, numbers: int) -> list[Batch]:
+def pieces(batch: Batch, numbers: int, chunk: int | None = None) -> list[Batch]:
     """The batch in pieces, for a computation that takes so many numbers a sequence."""
-    rows = max(1, CHUNK // numbers)
+    rows = max(1, (chunk or CHUNK[batch.tokens.device.type]) // numbers)
     cut = zip(batch.tokens.split(rows), batch.features.split(rows), batch.targets.split(rows), strict=True)
     return [Batch(*part, batch.queries) for part in cut]

@@ -38,7 +38,7 @@ class Regression:
 
     def __post_init__(self) -> None:
         require(self.dims >= 1, f"dims must be at least 1, not {self.dims}")
-        require(self.noise > 0, f"noise must be positive, not {self.noise}")
+        require(0.001 <= self.noise <= 1000, f"noise must be 0.001 to 1000, not {self.noise}")
         require(self.bins >= 2, f"bins must be at least 2, not {self.bins}")
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
         require_pool(self.pool)

@@ -414,6 +414,22 @@ def test_the_order_in_which_settings_were_given_makes_no_other_row():
     assert len(group_seeds([a, b])) == 1
 
 
+def test_a_default_that_was_named_makes_no_other_row():
+    a, b = make_records("transformer", [0.1, 0.1], "hmm")
+    assert len(group_seeds([a, change(b, task_params={"states": 5})])) == 1
+    assert len(group_seeds([a, change(b, task_params={"states": 4})])) == 2
+    compared = ranking(a, change(make_record("lstm", "hmm", error=0.9), task_params={"states": 5}))
+    assert [row.rank for row in compared.rows] == [1, 2]
+
+
+def test_a_constant_that_knows_the_entropy_makes_no_answer_certain():
+    """One coin in every sequence: its entropy is that of all sequences, and it is none."""
+    record = make_record(task="bernoulli")
+    known = {k: {**each, "best constant": each["exact"]} for k, each in record.references.items()}
+    assert not replace(record, references=known).has_certain_answers
+    assert certain(record).has_certain_answers
+
+
 def test_every_task_has_a_page_that_the_overview_links_to():
     made = make_board([make_record(task="hmm"), make_record(task="recall")])
     found = pages(made, "board.md", published=False)

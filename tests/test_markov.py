@@ -13,6 +13,8 @@ from bench.report.rollout import refusal
 from bench.run.references import reference_scores
 from bench.run.score import make_exam
 from bench.seeds import generator
+from tasks.bernoulli import Bernoulli
+from tasks.hmm_pool import HMMPool
 from tasks.markov import Markov
 from tests.oracles import enumerate_pool_chains, follow_chain
 
@@ -117,8 +119,13 @@ def test_a_pool_in_pieces_is_a_pool(monkeypatch):
     task = Markov(order=2, horizon=20, pool=9)
     batch = draw(task, 11)
     whole = task.posterior(batch)
-    monkeypatch.setattr("tasks.pool.CHUNK", 1000)
+    monkeypatch.setattr("tasks.pool.CHUNK", {"cpu": 1000})
     assert torch.equal(task.posterior(batch), whole)
+    hidden = HMMPool(pool=9)
+    batch = draw(hidden, 11)
+    whole = hidden.posterior(batch)
+    monkeypatch.setattr("tasks.hmm_pool.BELIEFS", 100)
+    torch.testing.assert_close(hidden.posterior(batch), whole, **EXACT)
 
 
 def test_lower_orders_err_more_the_lower_they_are():
@@ -130,6 +137,7 @@ def test_lower_orders_err_more_the_lower_they_are():
     lower = Markov(order=1, horizon=20)
     batch = draw(task, 5, 20)
     torch.testing.assert_close(task.references(batch)["order 1"], lower.posterior(batch), **EXACT)
+    torch.testing.assert_close(task.references(batch)["order 0"], Bernoulli().posterior(batch), **EXACT)
 
 
 @pytest.mark.parametrize(("order", "horizon"), [(1, 64), (2, 64), (3, 128), (4, 256), (6, 1024)])
@@ -163,10 +171,11 @@ def test_the_report_preset_is_the_sources_setting(order, bits, batch, layers, wi
         ({"alphabet": 0, "order": 1}, "alphabet must be at least 2, not 0"),
         ({"alphabet": 1}, "alphabet must be at least 2, not 1"),
         ({"alphabet": 8, "order": 4}, "order 4 on 8 symbols has 4,096 contexts, more than 1,024"),
-        ({"prior": 0.0}, "prior must be a number from 0.05 up, not 0.0"),
-        ({"sticky": -1.0}, "sticky must be a number from 0 up, not -1.0"),
-        ({"eval_prior": 0.0}, "eval_prior must be a number from 0.05 up, not 0.0"),
-        ({"pool": 0}, "pool must be 1 to 1,048,576 laws, not 0"),
+        ({"prior": 0.0}, "prior must be a number from 0.05 to 1,000,000, not 0.0"),
+        ({"prior": 1e308}, "prior must be a number from 0.05 to 1,000,000, not 1e\\+308"),
+        ({"sticky": -1.0}, "sticky must be a number from 0 to 1,000,000, not -1.0"),
+        ({"eval_prior": 0.0}, "eval_prior must be a number from 0.05 to 1,000,000, not 0.0"),
+        ({"pool": 0}, "pool must be 1 to 65,536 laws, not 0"),
     ],
 )
 def test_impossible_chains_are_refused_by_name(params, message):

@@ -176,7 +176,7 @@ def test_published_records_still_parse():
 
 @pytest.mark.parametrize("name", POOLED)
 def test_a_pool_of_nothing_is_refused(name):
-    with pytest.raises(BadInput, match="pool must be 1 to 1,048,576 laws, not 0"):
+    with pytest.raises(BadInput, match="pool must be 1 to 65,536 laws, not 0"):
         TASKS[name](pool=0)
 
 

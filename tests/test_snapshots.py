@@ -33,7 +33,7 @@ def result(record):
 
 @pytest.mark.parametrize(
     ("steps", "count", "expected"),
-    [(100, 3, [1, 10, 100]), (12, 4, [1, 3, 6, 12]), (600, 1, [600]), (1, 5, [1]), (3, 50, [1, 2, 3])],
+    [(100, 3, [1, 10, 100]), (12, 4, [1, 3, 6, 12]), (600, 1, [600]), (1, 5, [1]), (3, 10**15, [1, 2, 3])],
 )
 def test_snapshots_are_spaced_half_evenly_in_log_step_and_half_in_step(tmp_path, steps, count, expected):
     assert Snapshots(tmp_path / "x.json", steps, count).steps == expected

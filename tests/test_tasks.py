@@ -242,15 +242,15 @@ class TestEveryTask:
         (lambda: Bijection(size=1), "size must be at least 2"),
         (lambda: Bijection(size=5, horizon=6), "at most 5 steps, not 6"),
         (lambda: Bijection(5, 5).sample(1, 6, generator("cpu", 0)), "at most 5 steps, not 6"),
-        (lambda: Bernoulli(a=0.0), "a must be a number from 0.05 up, not 0.0"),
-        (lambda: Bernoulli(b=math.nan), "b must be a number from 0.05 up, not nan"),
+        (lambda: Bernoulli(a=0.0), "a must be a number from 0.05 to 1,000,000, not 0.0"),
+        (lambda: Bernoulli(b=math.nan), "b must be a number from 0.05 to 1,000,000, not nan"),
         (lambda: Bernoulli().sample(1, 0, generator("cpu", 0)), "horizon must be at least 1, not 0"),
         (lambda: HMM(states=1), "states must be at least 2"),
         (lambda: HMM(symbols=0), "symbols must be at least 2"),
         (lambda: StickyHMM(relaxation=0.0), "relaxation must be positive"),
         (lambda: Recall(keys=5, pairs=6), "pairs must be 1 to 5, the number of keys, not 6"),
         (lambda: Recall(gap=-1), "gap must not be negative"),
-        (lambda: Regression(noise=0.0), "noise must be positive"),
+        (lambda: Regression(noise=0.0), "noise must be 0.001 to 1000, not 0.0"),
     ],
 )
 def test_impossible_parameters_are_refused_by_name(make, message):

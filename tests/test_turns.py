@@ -1,6 +1,9 @@
 """Seeds that share a process: the same bits as alone, and each ends in its own way."""
 
+import multiprocessing
+import os
 import signal
+import struct
 from dataclasses import asdict, replace
 
 import pytest
@@ -19,7 +22,8 @@ from bench.engine.messages import Finished, Interrupted, Locked, Refused
 from bench.engine.perform import finish_lost, perform
 from bench.engine.plan import Plan
 from bench.engine.progress import View
-from bench.records import BadRecord, Memory, Seconds
+from bench.records import BadRecord, Memory, Seconds, read
+from bench.registry import BadInput
 from bench.run.keeper import Pace
 from bench.run.run import run_one
 from bench.run.train import Progress
@@ -209,3 +213,33 @@ def test_an_old_record_is_no_outcome_of_a_process_that_died_before_it_started_ov
     perform(config, Plan(tmp_path), lambda _: None, wait=False)
     assert finish_lost(config, Plan(tmp_path), "died").record.ok
     assert finish_lost(config, Plan(tmp_path, fresh=True), "died").record.error == "died"
+    assert read(Plan(tmp_path).record_path(config)).ok  # and it is not lost with the process
+
+
+def test_a_process_that_was_only_asked_to_stop_has_not_failed(tmp_path, monkeypatch):
+    found = workers.Workers(four(), Plan(tmp_path), View(4, Console(quiet=True)))
+    monkeypatch.setattr(workers, "PRELOAD", [])
+    found.start([found.waiting.popleft()], found.plan, wait=False)
+    found.refused = BadInput("another run cannot be written")
+    (connection,) = found.running
+    found.terminate()
+    while found.running:
+        found.receive(connection)
+    assert not found.finished
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_message_that_breaks_off_is_that_of_a_dead_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "PRELOAD", [])
+    config = four()[0]
+    found = workers.Workers([config], Plan(tmp_path), View(1, Console(quiet=True)))
+    found.start([found.waiting.popleft()], found.plan, wait=False)
+    (worker,) = found.running.values()
+    worker.process.kill()
+    worker.process.join()
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    os.write(theirs.fileno(), struct.pack("!i", 100) + b"the first part")
+    theirs.close()
+    found.running = {ours: worker}
+    found.receive(ours)
+    assert found.finished[config.id()].error == "the process died (exit code -9)"

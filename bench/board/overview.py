@@ -25,9 +25,10 @@ PRIMITIVES = {  # with their meanings
 SEEDS, LONGER = 5, 5  # a word needs so many seeds, and a run with so many times the steps, that all agree
 WORDS = (
     f"Held: the error is below {HELD:.0%} of the best constant's, and the KL below {HELD:.0%} of the uniform "
-    f"predictor's, on every task of the primitive that the track has. Partly: below {PARTLY:.0%}. A verdict is given "
-    f"only if MAE and KL, at least {SEEDS} seeds, and a run of {LONGER} times the steps agree; otherwise the table "
-    'says "open" and shows the shares. "No" is a statement about this size and this recipe, not about the architecture.'
+    f"predictor's, on every task of the primitive that the track has. Partly: below {PARTLY:.0%}. A task is settled if "
+    f"MAE and KL, at least {SEEDS} seeds, and a run of {LONGER} times the steps agree. One settled no decides; the "
+    'other words need every task settled. Otherwise the table says "open" and shows the shares. "No" is a statement '
+    "about this size and this recipe, not about the architecture."
 )
 BASELINES = {"best constant": "the best constant", "uniform": "the uniform predictor"}
 FLOORS = ("best constant", "uniform")  # the predictors that read nothing

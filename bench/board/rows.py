@@ -179,12 +179,19 @@ def group_seeds(records: Sequence[RunRecord], theirs: frozenset[str] = frozenset
     times: Counter[tuple[bool, str, int]] = Counter()
     for record in sorted(records, key=lambda r: r.config.seed):
         config = {**record.config.to_json(), "tuning": bool(record.config.tuning)}
+        config["task_params"] = own_params(record.config)
         seed = config.pop("seed")
         settings = json.dumps(config, sort_keys=True)
         sent = record.id in theirs
         rows[sent, record.config.is_recipe_work, settings, times[sent, settings, seed]].append(record)
         times[sent, settings, seed] += 1
     return list(rows.values())
+
+
+def own_params(config: RunConfig) -> dict[str, Any]:
+    """The task's parameters that are not its defaults: naming a default makes no other experiment."""
+    known = {} if config.task_source else task_parameters(config.task)  # external code need not be loaded
+    return {name: value for name, value in config.task_params.items() if name not in known or known[name] != value}
 
 
 def task_settings(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -212,7 +219,8 @@ def comparable_settings(config: RunConfig) -> str:
     """The settings that two architectures must share to be compared. Those that were searched may differ."""
     ignored = ("arch", "arch_source", "seed", *(SEARCHED if config.tuning else ()))
     shared = {k: v for k, v in vars(config).items() if k not in ignored}
-    return json.dumps({**shared, "tuning": bool(config.tuning)}, sort_keys=True)
+    shared |= {"tuning": bool(config.tuning), "task_params": own_params(config)}
+    return json.dumps(shared, sort_keys=True)
 
 
 def mean_metric(

@@ -40,19 +40,19 @@ READING = f"""\
 
 An error is compared with the largest preset at which the row was run. An order of two architectures is compared with
 the ratio of their errors, seed by seed: the interval of the ratio must exclude 1; with one seed the ratio itself must
-exceed {SLACK}. Where the published model learned from draws, our runs on draws decide, and those on the exact posterior
-stand beside.
+exceed {SLACK}. Where the published model learned from draws, our runs on draws decide; those on
+the exact posterior are shown as well.
 
 A claim about how a model works is read from the reports of several seeds of one row: the largest with {SEEDS} reports
 that can answer, else the one with most of them. They were trained on the exact posterior, and may be much smaller than
 the published model. It holds or does not if at least {SEEDS} seeds agree and their errors are at most {NEAR:g} times
 the least that is known for the task; otherwise it is *undecided*, for the reason in the note. The study's claims are
-about one trained model, and so is our test of them. When a statement in words holds is our choice, and the note says
-it; a number near that line decides little. Two such lines were drawn after a first look at our numbers: which vectors
-count as a manifold (values and outputs at first, then the residual stream too, as in the authors' code), and what is
-not exactly alike (0.001 at first, which ours misses at 0.0009, then the rounding of float32). An overlap with the frame
-is judged by its excess over random, (share - null) / (1 - null), since its ratio to the null cannot exceed width over
-rank.
+about one trained model, so one run of ours decides them. When a statement in words holds is our choice, and the note
+says it; a number near that line decides little. Two such lines were drawn after a first look at our numbers: which
+vectors count as a manifold (values and outputs at first, then the residual stream too, as in the authors' code), and
+what is not exactly alike (0.001 at first, which ours misses at 0.0009, then the rounding of float32). An overlap with
+the frame is judged by its excess over random, (share - null) / (1 - null), since its ratio to the null cannot exceed
+width over rank.
 
 `sampled`: trained on one draw from the posterior, as the authors' bijection models are; all others learned from the
 exact posterior, as their hmm models. `alibi-shift`: attention also sees the previous position's projections. `swiglu`:

@@ -144,13 +144,13 @@ ABSOLUTE = Contrast(
     "positions", "sinusoidal", ". Ours with absolute positions (sinusoidal) has {other}, with slopes {usual} ({where})"
 )
 UPDATE = (
-    "Our test: a model of equal size that was trained without them should be worse. What they do where they exist it "
-    "cannot show"
+    "Our test: a model of equal size that was trained without them should be worse. It cannot show what they do in a "
+    "model that has them"
 )
 ACCURACY = (
     "Ours is not accuracy but total variation over the uniform predictor's: 0 is exact; a model that knows which "
     "values were stored, but not under which key, scores above 1, because half of our queries are of keys never "
-    "stored. So the two compare as far as success and failure go, and no further"
+    "stored. So only success and failure can be compared"
 )
 LAYERS = "; the authors' REPRODUCE.md expects that a layer's removal costs less than 10 % of accuracy"
 HEADS = "; the authors' REPRODUCE.md expects that most heads cost less than 5 % of accuracy"

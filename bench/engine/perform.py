@@ -111,13 +111,17 @@ def start_over(config: RunConfig, record: Path) -> None:
 
 
 def finish_lost(config: RunConfig, plan: Plan, reason: str) -> Finished:
-    """The outcome of a run whose process died: its record if it was written in time, else a failed one."""
+    """The outcome of a run whose process died: its record if it was written in time, else a failed one.
+
+    A finished record that was there before stays: nothing has started it over.
+    """
     path = plan.record_path(config)
-    is_old = plan.fresh and not started_over(config, plan)
-    if not is_old and (record := read_finished(path)) is not None:
-        return Finished(record, path, new=False)
+    written = read_finished(path)
+    if written is not None and not (plan.fresh and not started_over(config, plan)):
+        return Finished(written, path, new=False)
     record = _failed_record(config, reason)
-    write(plan.out, record, None)
+    if written is None:
+        write(plan.out, record, None)
     return Finished(record, path, new=True)
 
 

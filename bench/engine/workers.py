@@ -48,6 +48,7 @@ class Job:
 @dataclass(frozen=True)
 class Worker:
     runs: dict[str, RunConfig]  # by id, those that have sent no last message yet
+    plan: Plan
     process: BaseProcess
     gpu: int | None
 
@@ -122,7 +123,7 @@ class Workers:
         process = self.context.Process(target=work, args=(job, theirs), daemon=True)
         process.start()
         theirs.close()
-        self.running[ours] = Worker({config.id(): config for config in configs}, process, gpu)
+        self.running[ours] = Worker({config.id(): config for config in configs}, plan, process, gpu)
         for config in configs:
             self.view.started(config)
 
@@ -137,7 +138,7 @@ class Workers:
         message: Progress | Notice | LastMessage
         try:
             run, message = connection.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):  # a process that dies while it sends leaves a part of a message
             self.lose(connection)
             return
         if isinstance(message, Progress | Notice):
@@ -152,10 +153,10 @@ class Workers:
     def lose(self, connection: Connection) -> None:
         worker = self.running.pop(connection)
         worker.process.join()
-        if stop.requested() is None:
+        if not self.ending():
             reason = f"the process died (exit code {worker.process.exitcode})"
             for config in worker.runs.values():
-                self.end(config, finish_lost(config, self.plan, reason))
+                self.end(config, finish_lost(config, worker.plan, reason))
 
     def end(self, config: RunConfig, message: LastMessage) -> None:
         match message:

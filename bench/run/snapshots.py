@@ -39,6 +39,7 @@ class Snapshots:
 
     def __init__(self, record: Path, steps: int, count: int) -> None:
         self.record = record
+        count = min(count, steps)
         late = max(1, count // 2)
         early = np.geomspace(1, steps, count - late, endpoint=False)
         even = np.linspace(steps, 0, late, endpoint=False)

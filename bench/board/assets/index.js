@@ -163,7 +163,7 @@ function heatmap(overview) {
       el("thead", {}, el("tr", {}, el("td", {}), overview.tasks.map((task) => el("th", { scope: "col" }, el("a", { href: tableLink(overview, task) }, task))))),
       el("tbody", {}, overview.archs.map((arch) => el("tr", {}, el("th", { scope: "row", class: "left" }, arch), overview.tasks.map((task) => cell(arch, task))))),
       el("tfoot", {}, overview.floors.map(([name, ...errors]) => el("tr", {}, el("th", { scope: "row", class: "left" }, el("em", {}, name)), errors.map((error) => el("td", {}, bits(error)))))))),
-    el("p", { class: "references" }, `Error in bits at the training horizon; lower is better. The colour is its share of ${[...new Set(Object.values(overview.baselines))].map((name) => `${name}'s`).join(" or ")} error, on a log scale: pale is close to Bayes. Dashed: the seeds disagree, or there is only one. †: other settings than the preset's, or seeds that were also used for recipes. Choose a cell to see its table.`));
+    el("p", { class: "references" }, `Error in bits at the training horizon; lower is better. The colour is its share of ${[...new Set(Object.values(overview.baselines))].map((name) => `${name}'s`).join(" or ")} error, on a log scale: pale is close to Bayes. Dashed: the seeds disagree, or there is only one. †: not ranked: other settings than the preset's, or recipe seeds (0 to 2) in a column that ranks fresh ones. Choose a cell to see its table.`));
 }
 
 function board(set) {
