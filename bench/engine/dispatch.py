@@ -41,9 +41,9 @@ def run_waiting(configs: list[RunConfig], plan: Plan, view: View) -> dict[str, R
         from bench.engine.cluster import run_on_ray  # needs an optional package
 
         return run_on_ray(configs, plan, view)
-    if configs[0].device == "cpu" and (len(configs) == 1 or plan.jobs == 1):
+    if len(configs) == 1 or (plan.jobs == 1 and configs[0].device == "cpu"):
         return run_here(configs, plan, view)
-    # on a GPU even a single run: its memory and its errors end with its process
+    # on a GPU a process each, even with one at a time: a run's memory and its errors end with its process
     return Workers(configs, plan, view).run()
 
 
