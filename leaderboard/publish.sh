@@ -6,7 +6,8 @@ set -euo pipefail
 results=$(realpath "${1:?usage: leaderboard/publish.sh RESULTS}")
 cd "$(dirname "$0")/.."
 
-apart=(-name self-reported -o -name tuning) # what others say of themselves, and the trials of searches
+# what others say of themselves, the trials of searches, pages about several runs
+apart=(-name self-reported -o -name tuning -o -name seeds -o -name compare)
 wanted=(-name '*.json' -o -name '*.svg')
 (cd "$results" && find . \( "${apart[@]}" \) -prune -o \( "${wanted[@]}" \) -print) | while read -r record; do
     install -D -m 644 "$results/$record" "leaderboard/runs/$record"
