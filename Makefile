@@ -21,7 +21,8 @@ test: lint  ## everything that must hold
 gpu: $(VENV)/installed  ## check the GPU, train the headline rows at the preset paper, pack the results into one archive
 	$(VENV)/bin/bench gpu $(GPU)
 
-verify: $(VENV)/installed  ## train a sample of the published quick runs again: do their records hold?
+verify: $(VENV)/installed  ## score the published weights again, and train a published quick run again: do their records hold?
+	$(VENV)/bin/bench verify leaderboard/runs
 	$(VENV)/bin/bench verify $$(grep -rl --include='*.json' '"preset": "quick"' leaderboard/runs) --rerun --sample 1
 
 page: $(VENV)/installed  ## the published records as a site to look at

@@ -174,8 +174,8 @@ def evaluate_command(options: argparse.Namespace, console: Console) -> int:
 
     task = external.find(TASKS, options.task)  # first: an external task has settings of its own
     settings = parse_settings(options.settings)
-    records.prepare_folder(options.out)
     loaded = elsewhere.load(options.model)
+    records.prepare_folder(options.out)
     record, scored = elsewhere.evaluate(loaded, task, options.preset, options.device, options.horizons, settings)
     terminal.show(make_rankings([record]), console, pictures=True)
     print(f"\n95 % intervals over {record.config.sequences:,} sequences, in bits:")

@@ -379,9 +379,10 @@ def test_a_number_no_worse_than_the_exact_predictors_is_noise(record):
         found = report(run, lowprob=(["statistic", "ours", "exact"], ["p95", 0.99, exact]))
         return claim.judge(evidence(run, reports=found))
 
-    assert judged(1.2).verdict == UNTESTED
-    assert "score 1.2 here" in judged(1.2).why
+    assert judged(1.8).verdict == UNTESTED
+    assert "score 1.8 here" in judged(1.8).why
     assert judged(0.5).verdict == "exceeded"
+    assert judged(1.2).verdict == "exceeded"  # the noise is well below what was published
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
@@ -585,11 +586,12 @@ HOLDS, FAILS, CANNOT = "holds", "does not hold", "cannot be tested with this run
 )
 def test_a_mechanism_is_decided_by_three_seeds_that_agree(record, reported, verdict, reason):
     judged = judged_over_seeds(record, reported)
-    assert (judged.verdict, judged.why) == (verdict, f"It holds if x > 1. {reason}")
     assert judged_over_seeds(record, reported, sentence="No layer may be left out, in other words") == judged
     assert judged_over_seeds(record, reported, id="another").verdict == UNTESTED
     answered = [seed for seed, word in enumerate(reported) if word != CANNOT]
-    assert judged.ours == "; ".join(f"seed {10 + seed}: {reported[seed]}" for seed in answered)
+    told = "; ".join(f"seed {10 + seed}: {reported[seed]}" for seed in answered)
+    assert (judged.verdict, judged.why) == (verdict, f"{told}. It holds if x > 1. {reason}")
+    assert judged.ours == f"holds in {reported.count(HOLDS)} of {len(answered)} seeds"
     assert judged.where.startswith(f"preset quick, {len(answered)} seeds (runs ")
 
 
@@ -758,7 +760,8 @@ def test_a_schedule_is_judged_by_the_steps_to_the_same_loss(faster, ours, verdic
 
 def test_a_schedule_is_compared_with_one_that_differs_in_nothing_else():
     usual, faster = in_training(USUAL, 1.0), in_training(USUAL, 10.0)
-    assert FEWER.judge(evidence(usual, faster)).verdict == "not reproduced"
+    alone = FEWER.judge(evidence(usual, faster))
+    assert (alone.ours, alone.verdict) == ("1", UNDECIDED)  # a verdict takes three seeds
     for changed in ({"batch": 7}, {"decay": "linear"}, {"optimizer": "muon"}, {"lr": 0.01}):
         assert FEWER.judge(evidence(usual, in_training(USUAL, 10.0, **changed))).verdict == UNTESTED
     both = {"decay": "linear"}  # under a decay neither counts

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bench.board.figures import draw
 from bench.board.overview import make_board
-from bench.board.palette import HUES, INKS, order_archs
+from bench.board.palette import INKS
 from bench.records import read_all
 from models.base import ARCHS
 from tests.fixtures import fail, make_record, make_records
@@ -34,13 +34,12 @@ def outlines(image):
 
 def test_the_same_records_give_the_same_figures_in_both_themes():
     first = figures(*suite())
-    assert set(first) == {f"{name}{suffix}.svg" for name in ("heatmap", "entropy") for _, suffix in THEMES}
+    assert set(first) == {f"heatmap{suffix}.svg" for _, suffix in THEMES}
     assert figures(*suite()[::-1]) == first
     other = figures(*suite()[1:], make_record(error=0.2))
     assert other["heatmap.svg"] != first["heatmap.svg"]
     for theme, suffix in THEMES:
-        for name in ("heatmap", "entropy"):
-            assert INKS[theme]["back"] in first[f"{name}{suffix}.svg"]
+        assert INKS[theme]["back"] in first[f"heatmap{suffix}.svg"]
 
 
 def test_the_published_figures_are_of_the_published_records():
@@ -86,17 +85,6 @@ def test_a_cell_is_darker_the_larger_its_share_of_the_best_constants_error():
         assert [sign * value for value in cells] == sorted(sign * value for value in cells)
         assert (cells[0], cells[-1]) == (cells[1], cells[-2])
         assert len(set(cells)) == 4
-
-
-def test_no_two_lines_of_a_chart_share_a_colour():
-    many = [make_record(arch, "hmm") for arch in ARCHS.names()]
-    for theme, suffix in THEMES:
-        assert len(many) > len(HUES[theme])
-        curves = re.findall(r"stroke: (#[0-9a-f]{6}); stroke-width: 1.6", figures(*many)[f"entropy{suffix}.svg"])
-        assert set(curves) == set(HUES[theme])
-        assert len(curves) == 2 * len(HUES[theme])  # in the chart and in its legend
-    last = order_archs(ARCHS.names())[-1]
-    assert f"<!-- {last} -->" in figures(make_record(last, "hmm"))["entropy.svg"]  # the last in order, alone
 
 
 def test_no_finished_run_is_no_figure():

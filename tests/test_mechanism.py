@@ -505,7 +505,7 @@ def test_every_architecture_can_be_asked(arch, monkeypatch, tmp_path):
     for question in (claims.table, ablation.parts, manifold.manifold, beliefs.beliefs, clusters.clusters):
         assert answers[question.title] == "ok"
     attends = arch.startswith("transformer") or arch == "hybrid"
-    assert answers.get(geometry.attention.title) == ("ok" if attends else None)
+    assert answers[geometry.attention.title] == ("ok" if attends else "the architecture has no attention")
     assert (answers[length.beyond.title] == "ok") == (arch != "mlp")
     assert answers[dynamics.course.title].startswith("no snapshots were kept")
 

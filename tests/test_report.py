@@ -213,7 +213,7 @@ def test_who_cannot_be_rolled_out_says_so(folder, tmp_path):
     page = (tmp_path / "report.md").read_text()
     assert "n/a: the architecture has no step function" in page
     assert "n/a: the model reads at most 64 positions" in page
-    assert "Is attention linear" not in page  # it has none
+    assert "n/a: the architecture has no tap like \\*attn.z" in page
 
 
 def test_another_task_is_asked_only_what_applies(folder, tmp_path):

@@ -1,7 +1,6 @@
-"""The figures of the leaderboard, as SVG, each for a light and a dark page.
+"""The heat map of the leaderboard, as SVG, for a light and a dark page.
 
-heatmap   architectures by tasks; the colour is the error as a share of its baseline's, on a log scale
-entropy   H_model against H_Bayes by position, with the training horizon marked
+Architectures by tasks; the colour is the error as a share of its baseline's, on a log scale.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from bench.board.overview import Board, Overview
-from bench.board.palette import HIGH, HUES, INKS, LOW, RAMP, order_archs
-from bench.board.ranking import Ranking, longest
+from bench.board.palette import HIGH, INKS, LOW, RAMP
 from bench.text import number
 
 STYLE: Any = {"svg.hashsalt": "tunnel-bench", "font.size": 10.5, "axes.titlelocation": "left", "axes.titlesize": 11.5,
@@ -31,12 +28,10 @@ def draw(board: Board) -> dict[str, str]:
     overview = board.headline
     if overview is None:
         return {}
-    rankings = [r for r in board.rankings if r.group.track == overview.track and r.group.is_preset_task and r.rows]
     found = {}
     for theme, suffix in (("light", ""), ("dark", "-dark")):
         with matplotlib.rc_context({**STYLE, **inks(theme)}):
             found[f"heatmap{suffix}.svg"] = svg(_heatmap(overview, theme))
-            found[f"entropy{suffix}.svg"] = svg(_entropy(rankings, theme))
     return found
 
 
@@ -94,39 +89,3 @@ def _heatmap(overview: Overview, theme: str) -> Figure:
 
 def _has_other_settings(overview: Overview) -> bool:
     return any(not cell.row.compares for cell in overview.cells.values())
-
-
-def _entropy(rankings: list[Ranking], theme: str) -> Figure:
-    """At most two tasks, those that go furthest beyond their training, with one architecture for each hue."""
-    ink, hues = INKS[theme], HUES[theme]
-    shown = order_archs({row.arch for ranking in rankings for row in ranking.rows})[: len(hues)]
-    preferred = ("bijection-revisit", "hmm")
-
-    def place(ranking: Ranking) -> tuple[bool, float, str]:
-        reach = max((ranking.trained, *ranking.longer)) / ranking.trained
-        return ranking.task not in preferred, -reach, ranking.task
-
-    chosen = sorted(rankings, key=place)[:2]
-    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
-    for axis, ranking in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
-        rows = {arch: row.records[0] for arch, row in ranking.one_row_each().items() if arch in shown}
-        for arch, record in rows.items():
-            curves = record.by_position[str(longest([record]))] or {}
-            positions = range(1, len(curves["h_bayes"]) + 1)
-            # a model limited to the training length was scored on shorter sequences, with a shorter Bayes curve
-            axis.plot(positions, curves["h_bayes"], color=ink["bayes"], lw=6, solid_capstyle="round", zorder=1)
-            axis.plot(positions, curves["h_model"], color=hues[shown.index(arch)], lw=1.6, zorder=2)
-        last = max((longest([record]) for record in rows.values()), default=ranking.trained)
-        if last > ranking.trained:
-            edge = ranking.trained + 0.5
-            axis.axvspan(edge, last, color=ink["text"], alpha=0.05, lw=0)
-            axis.annotate("beyond training", (edge, 1), (2, 3), xycoords=("data", "axes fraction"),
-                          textcoords="offset points", color=ink["muted"], fontsize=9.5)  # fmt: skip
-        axis.set(xlabel="position k", ylabel="entropy, bits", xlim=(1, max(last, 2)))
-        axis.set_title(ranking.task, pad=18)
-        axis.yaxis.grid(True, lw=0.8)
-        axis.set_axisbelow(True)
-    handles = [Line2D([], [], color=ink["bayes"], lw=6, label="Bayes")]
-    handles += [Line2D([], [], color=hue, lw=1.6, label=arch) for arch, hue in zip(shown, hues, strict=False)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9.5)
-    return figure

@@ -20,7 +20,8 @@ from bench.run.score import METRICS
 HORIZONS = 3  # a preset's
 COSTS = ("parameters", "budget", "state_bytes", "train_flops", "tokens_per_second", "energy_joules")
 SETTINGS = ("horizon", "steps", "batch", "optimizer", "lr", "adam_lr", "weight_decay", "warmup", "clip", "layers",
-            "heads", "width", "ffn", "positions", "activation", "decay", "sequences")  # fmt: skip
+            "heads", "width", "ffn", "positions", "activation", "decay", "precision",
+            "value_lr", "attention", "sequences")  # fmt: skip
 
 
 def render(board: Board) -> str:
@@ -38,7 +39,8 @@ def render(board: Board) -> str:
 
 def columns(count: int = HORIZONS) -> list[str]:
     names = ["id", "task", "arch", "preset", "supervision", "device", "seed", "status", "error"]
-    names += ["self_reported", "rank", "is_preset_default", "tuned", "p", "memory_observations", "memory_bound"]
+    names += ["self_reported", "rank", "kl_rank", "interval_low", "interval_high", "is_preset_default", "tuned", "p"]
+    names += ["memory_observations", "memory_bound"]
     names += SETTINGS
     for i in range(1, count + 1):
         names += [f"K_{i}", *(f"{metric}_{i}" for metric in METRICS)]
@@ -74,7 +76,9 @@ def _identity(ranking: Ranking, record: RunRecord) -> dict[str, Any]:
 def _values(ranking: Ranking, row: Row, record: RunRecord) -> dict[str, Any]:
     values = _identity(ranking, record) | {
         "self_reported": row.is_self_reported,
-        "rank": row.place,
+        "rank": row.rank or row.place,
+        "kl_rank": row.kl_rank,
+        **dict(zip(("interval_low", "interval_high"), row.interval or (None, None), strict=True)),
         "is_preset_default": row.is_preset_default,
         "p": row.p,
         "memory_observations": row.memory.observations if row.memory else None,

@@ -81,9 +81,13 @@ class Mechanism:
         runs = evidence.seeded(self.task, self.arch, self._holds)
         if runs:
             told = [(run.record.config.seed, self._line(run.report)) for run in runs]
-            by_seed = [f"seed {seed}: {line['measured here']}" for seed, line in told]
+            by_seed = "; ".join(f"seed {seed}: {line['measured here']}" for seed, line in told)
             why = f"It holds if {told[0][1]['holds if']}{self.why}"
-            ours = str(told[0][1]["measured here"]) if len(told) == 1 else "; ".join(by_seed)
+            if len(told) == 1:
+                ours = str(told[0][1]["measured here"])
+            else:
+                ours = f"holds in {sum(map(bool, (self._holds(run.report) for run in runs)))} of {len(told)} seeds"
+                why = f"{by_seed}. {why}"
             if len({line["holds if"] for _, line in told}) > 1:
                 why = "Its reports were written by different rules: write them again"
                 return claimed._replace(ours=ours, why=why, verdict=UNDECIDED)

@@ -342,7 +342,7 @@ class ReportNumber:
         # near one, as a correlation is, what is missing is the error
         ours, published = (1 - value, 1 - self.published) if self.more else (value, self.published)
         verdict, why = compare(ours, published, bounds=bounds), ""
-        if self.floor and value <= (floor := to_float(line[self.floor])):
+        if self.floor and value <= (floor := to_float(line[self.floor])) and floor * SLACK >= self.published:
             verdict, why = UNTESTED, f"The exact predictor's own rollouts score {significant(floor)} here: noise"
         measured = significant(value) + ends(bounds)
         return claimed._replace(ours=measured, where=f"run {run.id}, {setting(run)}", why=why, verdict=verdict)

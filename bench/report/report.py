@@ -116,7 +116,7 @@ def _answer(question: Question, run: Run, out: Path) -> tuple[reports.Section, l
     section = Section("")
     status: Literal["ok", "n/a", "failed"] = "ok"
     try:
-        section = question.ask(run)
+        section = question.answer(run)
         shown = show(section, out)
     except NotAvailable as reason:
         section, status = Section(str(reason)), "n/a"

@@ -116,8 +116,12 @@ class Question(NamedTuple):
     repeats: bool = False  # it shows what other sections measure, so it is asked after them
 
     def applies(self, run: Run) -> bool:
-        has_taps = self.taps is None or bool(matching(tap_names(run.model), self.taps))
-        return has_taps and (not self.tasks or run.config.task in self.tasks)
+        return not self.tasks or run.config.task in self.tasks
+
+    def answer(self, run: Run) -> Section:
+        if self.taps is not None and not matching(tap_names(run.model), self.taps):
+            raise NotAvailable(f"the architecture has no tap like {self.taps}")
+        return self.ask(run)
 
 
 def section(
