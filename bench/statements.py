@@ -24,6 +24,7 @@ EARLIER = 1.5  # a factor between two steps
 OUTSTANDING = 2.0  # a factor between the largest cost and the next
 DYING = 10.0  # a factor between two errors
 SIGNIFICANT = 0.05
+RISE = 1.5  # what is removed makes a difference if KL is so many times the intact one
 LEAST_DRAWS = 20  # of random directions: one more like them is the largest of all with probability 1/21
 FOLLOWS = 1.0  # bits of margin, as published
 
@@ -144,14 +145,19 @@ def holds_if(test: Callable[..., bool | None], *parts: Read) -> Holds:
 
 
 def inert(removed: str) -> Holds:
-    """Decoded, and not used by the report's own rule; None if it cannot be decoded, or the null is a few draws."""
+    """Decoded, and its removal changes nothing; false if the report calls it used.
+
+    None if it cannot be decoded or the null is a few draws, and where the removal costs something, but no more than
+    that of any other direction: then nothing can be told.
+    """
 
     def holds(report: Report) -> bool | None:
-        score, draws = (probe("entropy", removed, column)(report) for column in ("probe", "draws"))
+        columns = ("probe", "draws", "KL intact", "KL without it")
+        score, draws, intact, without = (probe("entropy", removed, column)(report) for column in columns)
         used = find(report, "used", {"quantity": "entropy", "removed": removed}, "used")
-        if score is None or score < READABLE or (draws or 0) < LEAST_DRAWS:
+        if score is None or score < READABLE or (draws or 0) < LEAST_DRAWS or intact is None or without is None:
             return None
-        return used == "no"
+        return False if used == "yes" else without < RISE * intact or None
 
     return holds
 
@@ -215,13 +221,17 @@ STATEMENTS: Mapping[str, Statement] = {
         tuple(Number(name, before_last("belief", name)) for name in ("probe", "random twin", "permuted target")),
     ),
     "entropy-axis-inert": Statement(
-        f"a probe reads entropy with an R² of {READABLE:g}, and KL without the axis that it weighs rises by less than "
-        f"half, or is not above that of {LEAST_DRAWS} random directions",
+        f"a probe reads entropy with an R² of {READABLE:g}, and KL without the axis that it weighs is less than "
+        f"{RISE:g} times the intact one; it does not if that is above the KL without each of {LEAST_DRAWS} random "
+        "directions; in between nothing can be told, because other directions cost as much",
         inert("axis"),
         (
             Number("R²", probe("entropy", "axis", "probe")),
-            Number("of a random twin", probe("entropy", "axis", "random twin")),
             Number("MAE added without the axis", cost("entropy", "axis")),
+            Number("R² of a random twin", probe("entropy", "axis", "random twin")),
+            Number("KL intact", probe("entropy", "axis", "KL intact"), by_factors=True),
+            Number("KL without the axis", probe("entropy", "axis", "KL without it"), by_factors=True),
+            Number("KL without a random direction", probe("entropy", "axis", "KL without random"), by_factors=True),
             Number("without all that varies with identity", cost("identity", "covarying")),
         ),
     ),
@@ -288,7 +298,7 @@ def judge(holds: Holds, runs: Sequence[Answered], best: float) -> tuple[str, str
     """A verdict and its reason. `best` is the least error that is known for the task."""
     found = {run.record.id: answer for run in runs if (answer := holds(run.report)) is not None}
     if not found:
-        return "undecided", "not measured"
+        return "undecided", "no seed decides it"
     held = sum(found.values())
     told = f"{held} of {len(found)} seeds"
     if len(found) < SEEDS:

@@ -830,3 +830,26 @@ def test_published_reports_were_judged_by_the_rules_of_today():
     ]
     assert len(rules) > 10
     assert [(run, id) for run, id, rule in rules if rule != TESTS[id].rule] == []
+
+
+def test_numbers_that_decide_nothing_are_shown(record):
+    """An axis whose removal costs, but no more than that of any other direction."""
+    claim = SeedStatement("j", "entropy-axis-inert", "The axis", "july", "nothing", "hmm", "transformer")
+    header = ["quantity", "removed", "probe", "random twin", "MAE intact", "MAE without it", "KL intact",
+              "KL without it", "KL without random", "draws", "used"]  # fmt: skip
+    runs = [as_row(record, "quick", 0.04, seed) for seed in range(3)]
+
+    def judged(without, used="no"):
+        rows = (["entropy", "axis", 0.95, 0.2, 0.01, 0.3, 1e-4, without, 1.0, 20, used],
+                ["identity", "covarying", 1.0, 1.0, 0.01, 0.9, 1e-4, 2.0, 1.0, 5, "yes"])  # fmt: skip
+        found = {}
+        for run in runs:
+            found |= report(run, used=(header, *rows))
+        return claim.judge(evidence(*runs, reports=found))
+
+    assert judged(1.1e-4).verdict == "reproduced"
+    assert judged(0.5, "yes").verdict == "not reproduced"
+    between = judged(0.5)
+    assert (between.verdict, between.why.endswith(". No seed decides it")) == (UNDECIDED, True)
+    assert "MAE added without the axis 0.29 [0.29, 0.29]" in between.ours
+    assert judged(None).verdict == UNTESTED

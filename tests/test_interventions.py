@@ -509,7 +509,7 @@ def test_every_section_is_asked_or_says_why_not(arch, task, tmp_path, monkeypatc
     assert (tmp_path / "report/summary.png").exists()
 
 
-def told(share, null=0.1, axis_used="no", draws=20, settled=100.0, heads=(1.1, 9), dying=0.5, twin=0.5):
+def told(share, null=0.1, axis_used="no", draws=20, settled=100.0, heads=(1.1, 9), dying=0.5, twin=0.5, without=0.1):
     """A report with a few cells."""
     ratio, ceiling = share / null, 1 / null
     swaps = [["embedding", "evidence", 3.0, 2.0, -4.0], ["after layer 0", "evidence", 0.1, 0.1, -4.0],
@@ -518,8 +518,8 @@ def told(share, null=0.1, axis_used="no", draws=20, settled=100.0, heads=(1.1, 9
         reports.Table("overlap", ["place", "overlap of readout and frame", "at random", "ratio", "ceiling"],
                       [["embedding", share, null, ratio, ceiling]]),
         reports.Table("used", ["quantity", "removed", "probe", "random twin", "MAE intact", "MAE without it",
-                               "KL without it", "KL without random", "draws", "used"],
-                      [["entropy", "axis", 0.95, 0.2, 0.01, 0.011, 0.1, 0.1, draws, axis_used]]),
+                               "KL intact", "KL without it", "KL without random", "draws", "used"],
+                      [["entropy", "axis", 0.95, 0.2, 0.01, 0.011, 0.1, without, 0.1, draws, axis_used]]),
         reports.Table("swap", ["place", "positions", "whole", "frame", "random"], swaps),
         reports.Table("formation_settled", ["what", "settled at step"], [["overlap", settled], ["log error", 400.0]]),
         reports.Table("formation", ["step", "entropy MAE (bits)"], [[10, 2.0], [100, 0.8], [1000, 0.02]]),
@@ -552,6 +552,8 @@ def test_an_overlap_is_judged_by_its_excess_which_has_the_same_range_in_every_wi
 
 def test_an_axis_is_inert_only_beside_many_random_directions():
     assert decide("entropy-axis-inert") is True
+    assert decide("entropy-axis-inert", without=0.2) is None  # it costs, and so does any other direction
+    assert decide("entropy-axis-inert", without=0.2, axis_used="yes") is False
     assert decide("entropy-axis-inert", axis_used="yes") is False
     assert decide("entropy-axis-inert", draws=5) is None
     assert decide("entropy-inert") is None  # not measured
@@ -594,7 +596,7 @@ def test_a_statement_is_decided_by_three_good_seeds_that_agree(errors, shares, v
     with (tmp_path / "statements.csv").open() as file:
         found = {row["id"]: (row["verdict"], row["seeds"]) for row in csv.DictReader(file)}
     assert found["frame-overlap"] == (verdict, reason)
-    assert found["identity-random"] == ("undecided", "not measured")
+    assert found["identity-random"] == ("undecided", "no seed decides it")
     with (tmp_path / "headlines.csv").open() as file:
         numbers = {row["number"]: row["transformer"] for row in csv.DictReader(file)}
     mean, low, high = (float(x) for x in re.findall(r"[\d.e+-]+", numbers["overlap of readout and frame, over null"]))

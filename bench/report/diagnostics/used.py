@@ -41,10 +41,10 @@ from bench.report.diagnostics.frame import setting, twin
 from bench.report.diagnostics.geometry import FEASIBLE
 from bench.report.interventions import Probe, ablate, covarying_subspace, describe_place, places, random_subspace
 from bench.run.score import Exam, entropy_bits, score
-from bench.statements import LEAST_DRAWS, READABLE, TWIN
+from bench.statements import LEAST_DRAWS, READABLE, RISE, TWIN
 from tasks.base import HasHypotheses, Task, one_hot
 
-NEAR_BEST, RISE, DRAWS = 0.95, 1.5, 5
+NEAR_BEST, DRAWS = 0.95, 5
 CONSTANT = 1e-6
 FLOOR = 1e-3  # of a probability whose logarithm is read
 QUANTITIES = ("identity", "eliminated", "belief", "entropy")
