@@ -469,6 +469,42 @@ def test_beyond_a_planted_horizon_the_geometry_stays_and_a_transplant_rescues(cu
     assert STATEMENTS["geometry-outlives"].holds(reports.Report("r", "", [told]))
 
 
+class Forgetful(nn.Module):
+    """Counts its steps beside a memory of the two last numbers, and knows the answer while it counts up to five."""
+
+    def __init__(self, task):
+        super().__init__()
+        self.task = task
+        self.embed = nn.ModuleDict({"token": nn.Embedding(task.modulus, 8), "out": Tap()})
+        self.blocks = nn.ModuleList([Tap()])
+
+    def forward(self, tokens, features):
+        self.blocks[0](self.embed["out"](self.embed["token"](tokens)))
+        state = self.start(len(tokens), tokens.shape[1])
+        return torch.stack([self.step(tokens[:, t], features[:, t], state) for t in range(tokens.shape[1])], dim=1)
+
+    def start(self, batch, length):
+        return [torch.zeros(batch, 0, dtype=torch.int64), torch.zeros(batch, dtype=torch.int64)]
+
+    def step(self, token_B, features, state):
+        state[0], state[1] = torch.cat([state[0], token_B[:, None]], dim=1)[:, -5:], state[1] + 1
+        window = Batch(state[0], features, state[0], torch.arange(state[0].shape[1]))
+        known = self.task.posterior(window)[:, -1].clamp(min=1e-12).log()
+        return torch.where((state[1] <= 5)[:, None], known, torch.zeros_like(known)).float()
+
+
+def test_a_transplanted_memory_rescues_a_model_that_has_counted_too_far(cut):
+    """Its numbers alone do not help, since they are right; its counter does."""
+    run = replace(cut, model=Forgetful(cut.task).eval())
+    exam = frame.setting(run).exam
+    found = {each.place: each for each in horizon.transplant_memory(run, exam, horizon.windows(run, exam.batch, 5))}
+    assert found["no layer"].own == pytest.approx(np.log2(cut.task.modulus) / 2, rel=0.3)
+    assert found["all layers"].own < 0.1
+    assert found["layer 1"].own < 0.1
+    assert found["layer 0"].own == found["no layer"].own == found["no layer"].other
+    assert found["all layers"].other > 1  # numbers that do not fit the last one look like noise
+
+
 def test_a_random_model_has_no_horizon(cut):
     found = horizon.measure(replace(cut, model=randomise(cut.config.make_model())))
     assert found.beyond.kl < 3 * found.inside.kl

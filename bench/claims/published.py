@@ -297,6 +297,8 @@ CHAINS: tuple[Claim, ...] = (
 STATE_TRACKING: tuple[Claim, ...] = (
     Order("tracking-s5-order", "a signed delta rule is ahead of Mamba on S5, beyond the training length", TRACKING,
           "in words", "group", "gated-deltanet-signed", "mamba2", horizon=50, part="post"),
+    Order("tracking-s5-sign", "the sign puts the delta rule ahead on S5, beyond the training length", TRACKING,
+          "in words", "group", "gated-deltanet-signed", "gated-deltanet", horizon=50, part="post"),
 )  # fmt: skip
 
 STICKY = {"order": 1, "alphabet": 8, "sticky": 8.0}  # a visible chain that mostly repeats itself, of hidden law

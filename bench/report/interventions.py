@@ -281,15 +281,23 @@ class Answers:
 
 
 @torch.no_grad()
-def swap_state(model: Any, recipient: Batch, donor: Batch, at: int, layers: Sequence[int] | None = None) -> Tensor:
+def swap_state(
+    model: Any,
+    recipient: Batch,
+    donor: Batch,
+    at: int,
+    layers: Sequence[int] | None = None,
+    donor_at: int | None = None,
+) -> Tensor:
     """Read both up to position `at`, give the recipient the donor's memory of these layers (None: all), read on.
 
-    Returns log probabilities at position `at`, [B, C] float64.
+    The donor is read up to `donor_at`, if that is another position. Returns log probabilities at position `at`,
+    [B, C] float64.
     """
     states = []
-    for batch in (recipient, donor):
+    for batch, end in ((recipient, at), (donor, at if donor_at is None else donor_at)):
         state = model.start(len(batch.tokens), batch.tokens.shape[1])
-        for t in range(at):
+        for t in range(end):
             model.step(batch.tokens[:, t], batch.features[:, t], state)
         states.append(state)
     mine, theirs = (state.memory if hasattr(state, "memory") else state for state in states)
