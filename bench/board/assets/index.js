@@ -177,7 +177,7 @@ function board(set) {
   const failed = groups.flatMap((group) => group.failed);
   return [
     el("h2", { class: "hidden" }, "Leaderboard"),
-    el("p", { class: "lead" }, "Every task here has an exact posterior and cannot be memorised, so a model's error can be measured in fractions of a bit. ",
+    el("p", { class: "lead" }, "Every task here has an exact posterior, and most cannot be memorised. So a model's error can be measured in fractions of a bit. ",
       el("b", {}, `${plural(runs, "run")}, ${plural(DATA.archs.length, "architecture")}, ${plural(new Set(DATA.groups.map((group) => group.task)).size, "task")}.`)),
     overviews.length ? overviews.map(heatmap) : groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
     failed.map((run) => el("p", { class: "failed" }, el("b", {}, "failed"), ` ${run.arch}, seed ${run.seed}: ${run.error} `, el("a", { href: `runs/${run.id}.html` }, "its page"))),
