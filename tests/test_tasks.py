@@ -174,10 +174,19 @@ def test_bijection_entropy_is_the_papers_formula():
     torch.testing.assert_close(h, expected.expand_as(h), **EXACT)
 
 
-@pytest.mark.parametrize("name", TASKS.names())
+VARIANTS = (
+    *((name, {}) for name in TASKS.names()),
+    ("bernoulli", {"pool": 7}), ("markov", {"order": 3, "pool": 5}),
+    ("markov", {"order": 1, "alphabet": 3, "sticky": 4.0}),
+    ("regression", {"pool": 6}), ("recurrence", {"opaque": True}), ("recurrence", {"modulus": 5, "holdout": 0.3}),
+    ("group", {"group": "a5", "noise": 0.2}), ("hmm-pool", {"pool": 3}), ("recall-64", {"pairs": 16}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS, ids=lambda part: part if isinstance(part, str) else str(part))
 class TestEveryTask:
-    def test_rows_sum_to_one_at_every_horizon(self, name):
-        task = TASKS[name]()
+    def test_rows_sum_to_one_at_every_horizon(self, name, params):
+        task = TASKS[name](**params)
         for horizon in {1, 2, 15, task.horizon, task.max_horizon() or 50}:
             batch = draw(task, 9, horizon)
             p = task.posterior(batch)
@@ -186,8 +195,8 @@ class TestEveryTask:
             torch.testing.assert_close(p.sum(-1), torch.ones_like(p[..., 0]), **EXACT)
             assert (p >= 0).all()
 
-    def test_a_batch_has_the_shape_it_promises(self, name):
-        task = TASKS[name]()
+    def test_a_batch_has_the_shape_it_promises(self, name, params):
+        task = TASKS[name](**params)
         batch = draw(task, 7)
         length = task.shape.length(task.horizon)
         assert batch.tokens.shape == (7, length)
@@ -197,16 +206,16 @@ class TestEveryTask:
         assert batch.tokens.max() < task.shape.vocab
         assert batch.targets.max() < task.shape.classes
 
-    def test_same_seed_same_batch_and_another_seed_another(self, name):
-        task = TASKS[name]()
+    def test_same_seed_same_batch_and_another_seed_another(self, name, params):
+        task = TASKS[name](**params)
         for a, b in zip(draw(task, 5), draw(task, 5), strict=True):
             assert torch.equal(a, b)
         one, other = draw(task, 5), draw(task, 5, seed=1)
         assert not (torch.equal(one.tokens, other.tokens) and torch.equal(one.features, other.features))
 
-    def test_targets_are_honest_draws_from_the_posterior(self, name):
+    def test_targets_are_honest_draws_from_the_posterior(self, name, params):
         """Outcomes that the posterior calls p happen in a share p of cases; checked in ten bins, at four sigma."""
-        task = TASKS[name]()
+        task = TASKS[name](**params)
         batch = draw(task, 4000)
         p = task.posterior(batch).flatten()
         happened = torch.nn.functional.one_hot(batch.targets, task.shape.classes).double().flatten()
@@ -219,8 +228,8 @@ class TestEveryTask:
             sigma = (expected * (1 - expected) / inside.sum() * task.horizon).sqrt()
             assert abs(observed - expected) <= 4 * sigma
 
-    def test_posterior_ignores_targets_and_the_future(self, name):
-        task = TASKS[name]()
+    def test_posterior_ignores_targets_and_the_future(self, name, params):
+        task = TASKS[name](**params)
         batch = draw(task, 6)
         p = task.posterior(batch)
         blind = batch._replace(targets=torch.zeros_like(batch.targets))
@@ -231,9 +240,9 @@ class TestEveryTask:
         prefix = shorter._replace(tokens=batch.tokens[:, : cut + 1], features=batch.features[:, : cut + 1])
         torch.testing.assert_close(task.posterior(prefix), p[:, : middle + 1], **EXACT)
 
-    def test_an_impossible_parameter_is_refused(self, name):
+    def test_an_impossible_parameter_is_refused(self, name, params):
         with pytest.raises(BadInput, match="horizon must be at least 1, not 0"):
-            TASKS[name](horizon=0)
+            TASKS[name](**params, horizon=0)
 
 
 @pytest.mark.parametrize(
