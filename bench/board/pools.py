@@ -112,7 +112,7 @@ def _figure(curves: Curves, theme: str) -> Figure:
     figure = Figure(figsize=(2.6 + 2.4 * (len(curves.archs) - 1), 4.8), layout="constrained")
     axes = figure.subplots(len(PLACES), len(curves.archs), sharex=True, sharey="row", squeeze=False)
     for row, place in zip(axes, PLACES, strict=True):
-        row[0].set_ylabel(f"KL on {place}, bits")
+        row[0].set_ylabel(f"{place}\nKL, bits")
         for axis, arch in zip(row, curves.archs, strict=True):
             points = curves.points.get((arch, place), ())
             pools = [point.pool for point in points]
