@@ -160,7 +160,7 @@ def test_tune_gives_everyone_the_same_search_and_records_it(bench, tmp_path):
         (["run", "--set", "steps=many"], "steps takes a whole number, not 'many'"),
         (["run", "--set", "lr=nan"], "lr must be a finite number, not nan"),
         (["run", "--set", "weight_decay=nan"], "weight_decay must be a finite number, not nan"),
-        (["run", "--task", "regression", "--set", "noise=inf"], "noise must be a finite number, not inf"),
+        (["run", "--task", "regression", "--set", "noise=inf"], "noise must be 0.001 to 1000, not inf"),
         (["run", "--task", "hmm-sticky", "--set", "relaxation=inf"], "relaxation must be a finite number, not inf"),
         (["run", "--set", "steps=0"], "steps must be at least 1, not 0"),
         (["run", "--set", "precision=fp16"], "precision must be one of fp32, tf32, bf16, not 'fp16'"),

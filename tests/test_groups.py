@@ -20,7 +20,8 @@ def tracked(arch, group, kl, seed=0, **settings):
     references = {
         k: {**known, "best constant": certain(known["best constant"], 1)} for k, known in record.references.items()
     }
-    return replace(record, metrics=metrics, references=references)
+    curves = {k: each and {**each, "h_bayes": [0.0] * len(each["h_bayes"])} for k, each in record.by_position.items()}
+    return replace(record, metrics=metrics, references=references, by_position=curves)
 
 
 def test_each_group_is_a_column_and_each_cell_the_mean_over_seeds():

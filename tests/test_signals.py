@@ -53,10 +53,13 @@ def test_a_signal_keeps_every_run_under_way_and_the_command_goes_on(tmp_path, nu
     assert process.returncode == code, err
     assert "Traceback" not in err
     assert "bench: stopped; finished runs are saved, active ones at their last step" in err
-    kept = [parse(path.read_bytes())[0]["step"] for path in tmp_path.rglob("*.checkpoint-*")]
+    last: dict[str, int] = {}  # a slow machine has time for an earlier checkpoint, too
+    for path in tmp_path.rglob("*.checkpoint-*"):
+        run = path.name.split(".")[0]
+        last[run] = max(last.get(run, 0), parse(path.read_bytes())[0]["step"])
     stopped = [event["step"] for event in events(tmp_path) if event["event"] == "stopped"]
     assert len(stopped) == jobs
-    assert sorted(kept) == sorted(stopped)
+    assert sorted(last.values()) == sorted(stopped)
     assert not list(tmp_path.rglob("*.json"))
     if goes_on:
         process = start(tmp_path, *words)

@@ -214,9 +214,10 @@ def baseline_shares(records: Sequence[RunRecord]) -> tuple[float, ...]:
     """KL over the uniform predictor's; also MAE over the best constant's, unless answers are certain."""
     trained = records[0].config.horizon
     kl = mean_metric(records, trained, "kl") / mean_metric(records, trained, "kl", "uniform")
-    if records[0].has_certain_answers:
+    constant = mean_metric(records, trained, "entropy_mae", "best constant")
+    if constant == 0:  # it knows the entropy: answers are certain, or every sequence has the same law
         return (kl,)
-    mae = mean_metric(records, trained, "entropy_mae") / mean_metric(records, trained, "entropy_mae", "best constant")
+    mae = mean_metric(records, trained, "entropy_mae") / constant
     return kl, mae
 
 
