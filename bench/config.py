@@ -279,6 +279,12 @@ def task_parameters(task: str) -> dict[str, Any]:
     return {f.name: f.default for f in fields(typing.cast(Any, TASKS[task])) if f.name not in own}
 
 
+def law(config: RunConfig) -> dict[str, Any]:
+    """All parameters of its task; of external code, which need not be loaded, only those that were given."""
+    usual = {} if config.task_source else task_parameters(config.task)
+    return {**usual, **config.task_params}
+
+
 FIELDS = TypeAdapter(RunConfig)
 
 

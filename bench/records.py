@@ -20,6 +20,7 @@ from bench.config import UNKNOWN, RunConfig, explain
 from bench.registry import BadInput
 
 SCHEMA: Literal[1] = 1
+CERTAIN = 1e-9  # bits: an entropy below is none
 REPORT = "report.json"  # of a run, in a folder of its own beside the record
 SELF_REPORTED = "self-reported"  # folder of records that others have sent
 SOURCES = (".arch.py", ".arch.txt", ".task.py", ".task.txt")  # of external code, beside the record; .txt: of a package
@@ -131,7 +132,7 @@ class RunRecord:
     def has_certain_answers(self) -> bool:
         """The exact answer is always a point mass, so a constant that is sure of anything has no entropy error."""
         curves = self.by_position[str(self.config.horizon)] or {}
-        return bool(curves) and max(curves["h_bayes"]) < 1e-9
+        return bool(curves) and max(curves["h_bayes"]) < CERTAIN
 
     @property
     def error_bits(self) -> float:

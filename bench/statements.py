@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from bench.config import RunConfig, task_parameters
+from bench.config import RunConfig, law
 from bench.records import RunRecord
 from bench.reports import Cell, Report
 
@@ -314,9 +314,9 @@ def judge(holds: Holds, runs: Sequence[Answered], best: float) -> tuple[str, str
 
 def least_error(records: Sequence[RunRecord], config: RunConfig) -> float:
     """Over runs of the same task, parameters, horizon and supervision, of whatever architecture and size."""
-    return min(record.error_bits for record in records if record.ok and _question(record.config) == _question(config))
+    return min(record.error_bits for record in records if record.ok and question(record.config) == question(config))
 
 
-def _question(config: RunConfig) -> tuple[object, ...]:
-    usual = {} if config.task_source else task_parameters(config.task)  # external code need not be loaded
-    return config.task, config.task_source, {**usual, **config.task_params}, config.horizon, config.supervision
+def question(config: RunConfig) -> tuple[object, ...]:
+    """What errors must share to be compared."""
+    return config.task, config.task_source, law(config), config.horizon, config.supervision

@@ -562,7 +562,7 @@ EVERY_LAYER = Mechanism("v1-x", "every-layer", "Every layer is needed", "v1", ">
 
 def judged_over_seeds(record, reported, *others, errors=(0.04, 0.05, 0.06), id="every-layer", sentence=""):
     """Each seed has a report with the word that it reported."""
-    runs = [as_row(record, "quick", error, seed) for seed, error in zip(range(len(reported)), errors, strict=False)]
+    runs = [as_row(record, "quick", error, seed) for seed, error in enumerate(errors[: len(reported)])]
     found = {}
     for run, word in zip(runs, reported, strict=True):
         found |= report(
@@ -652,7 +652,7 @@ OVERLAPS = SeedStatement("j", "frame-overlap", "The frame", "july", "3 x null", 
 def test_a_statement_over_seeds_shows_means_with_their_intervals(record, shares, verdict):
     runs = [as_row(record, "quick", 0.04, seed) for seed in range(3)]
     found = {}
-    for run, share in zip(runs, shares, strict=False):
+    for run, share in zip(runs[: len(shares)], shares, strict=True):
         header = ["place", "overlap of readout and frame", "at random", "ratio"]
         found |= report(run, overlap=(header, ["embedding", share, 0.1, share / 0.1]))
     judged = OVERLAPS.judge(evidence(*runs, reports=found))

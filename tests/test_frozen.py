@@ -41,5 +41,6 @@ def test_batches_of_the_first_tasks_are_the_same(name):
 
 @pytest.mark.parametrize("preset", IDS)
 def test_run_ids_of_the_first_tasks_are_the_same(preset):
-    for name, known in zip(BATCHES, IDS[preset].split(), strict=False):
+    known_ids = IDS[preset].split()  # bernoulli-report has the first task alone
+    for name, known in zip([*BATCHES][: len(known_ids)], known_ids, strict=True):
         assert compose(preset, "transformer", name, 0, "cpu", {}).id() == known

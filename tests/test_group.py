@@ -51,7 +51,7 @@ def enumerate_words(task, batch):
     for b, shown in enumerate(batch.tokens.tolist()):
         for k in range(len(shown)):
             for word in product(range(generators), repeat=k + 1):
-                wrong = sum(x != y for x, y in zip(word, shown, strict=False))
+                wrong = sum(x != y for x, y in zip(word, shown[: k + 1], strict=True))
                 weight = (1 - task.noise) ** (k + 1 - wrong) * (task.noise / (generators - 1)) ** wrong
                 answer[b, k, multiply(task.group, word)] += weight
             answer[b, k] /= answer[b, k].sum()

@@ -41,7 +41,7 @@ def enumerate_paths(task, batch, window=None):
                 weight = 1.0 / S
                 for before, now in pairwise(path):
                     weight *= transition[before, now]
-                for j, (state, symbol) in enumerate(zip(path, symbols, strict=False)):
+                for j, (state, symbol) in enumerate(zip(path, symbols[: k + 1], strict=True)):
                     if window is None or j > k - window:
                         weight *= emission[state, symbol]
                 answer[b, k, path[-1]] += weight

@@ -498,10 +498,10 @@ def test_a_transplanted_memory_rescues_a_model_that_has_counted_too_far(cut):
     run = replace(cut, model=Forgetful(cut.task).eval())
     exam = frame.setting(run).exam
     found = {each.place: each for each in horizon.transplant_memory(run, exam, horizon.windows(run, exam.batch, 5))}
-    assert found["no layer"].own == pytest.approx(np.log2(cut.task.modulus) / 2, rel=0.3)
+    assert found["none"].own == pytest.approx(np.log2(cut.task.modulus) / 2, rel=0.3)
     assert found["all layers"].own < 0.1
     assert found["layer 1"].own < 0.1
-    assert found["layer 0"].own == found["no layer"].own == found["no layer"].other
+    assert found["layer 0"].own == found["none"].own == found["none"].other
     assert found["all layers"].other > 1  # numbers that do not fit the last one look like noise
 
 

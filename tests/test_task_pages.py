@@ -40,7 +40,9 @@ def show(line):
     lines += [f"numbers  {' '.join(f'{x:.3f}' for x in row)}" for row in batch.features[0].tolist() if any(row)]
     for position, row in zip(batch.queries.tolist(), exact, strict=True):
         best = row.sort(descending=True, stable=True)
-        likely = [f"{c} {p:.3f}" for p, c in zip(best.values[:SHOWN], best.indices.tolist(), strict=False) if p > 0]
+        likely = [
+            f"{c} {p:.3f}" for p, c in zip(best.values[:SHOWN], best.indices[:SHOWN].tolist(), strict=True) if p > 0
+        ]
         lines.append(f"after {position:<3}" + ", ".join(likely) + (", ..." if (row > 0).sum() > SHOWN else ""))
     return "\n".join(lines) + "\n"
 

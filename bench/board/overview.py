@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bench.board.ranking import Ranking, Row, Track
 from bench.board.rows import comparable_settings, make_rankings, mean_metric
 from bench.presets import SIZES
-from bench.records import RunRecord
+from bench.records import CERTAIN, RunRecord
 from tasks.base import TASKS
 
 # A primitive is held on a task if the error is below this share of the best constant's and the KL below this share of
@@ -215,7 +215,7 @@ def baseline_shares(records: Sequence[RunRecord]) -> tuple[float, ...]:
     trained = records[0].config.horizon
     kl = mean_metric(records, trained, "kl") / mean_metric(records, trained, "kl", "uniform")
     constant = mean_metric(records, trained, "entropy_mae", "best constant")
-    if constant == 0:  # it knows the entropy: answers are certain, or every sequence has the same law
+    if constant < CERTAIN:  # it knows the entropy: answers are certain, or every sequence has the same law
         return (kl,)
     mae = mean_metric(records, trained, "entropy_mae") / constant
     return kl, mae

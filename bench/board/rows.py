@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 from bench.board.ranking import Group, Memory, Ranking, Reference, Row, Scores
-from bench.config import LATER_DEFAULTS, SEARCHED, RunConfig, task_parameters
+from bench.config import LATER_DEFAULTS, SEARCHED, RunConfig, law
 from bench.presets import PRESETS
 from bench.presets import TASKS as CORE_TASKS
 from bench.records import Parts, RunRecord
@@ -140,7 +140,7 @@ def _rank(rows: list[Row]) -> list[Row]:
     tests = [paired_p(above.errors, row.errors) for above, row in pairwise(counted)]
     ranked = {
         id(row): replace(row, rank=rank, kl_rank=other if other != rank else None, p=p)
-        for row, rank, other, p in zip(counted, ranks, by_kl, [None, *holm(tests)], strict=False)
+        for row, rank, other, p in zip(counted, ranks, by_kl, [None, *holm(tests)][: len(counted)], strict=True)
     }
     return [ranked.get(id(row), row) for row in rows]
 
@@ -179,7 +179,7 @@ def group_seeds(records: Sequence[RunRecord], theirs: frozenset[str] = frozenset
     times: Counter[tuple[bool, str, int]] = Counter()
     for record in sorted(records, key=lambda r: r.config.seed):
         config = {**record.config.to_json(), "tuning": bool(record.config.tuning)}
-        config["task_params"] = own_params(record.config)
+        config["task_params"] = law(record.config)  # naming a default makes no other experiment
         seed = config.pop("seed")
         settings = json.dumps(config, sort_keys=True)
         sent = record.id in theirs
@@ -188,17 +188,10 @@ def group_seeds(records: Sequence[RunRecord], theirs: frozenset[str] = frozenset
     return list(rows.values())
 
 
-def own_params(config: RunConfig) -> dict[str, Any]:
-    """The task's parameters that are not its defaults: naming a default makes no other experiment."""
-    known = {} if config.task_source else task_parameters(config.task)  # external code need not be loaded
-    return {name: value for name, value in config.task_params.items() if name not in known or known[name] != value}
-
-
 def task_settings(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """All of a task's parameters, as this run had them and as its preset has them."""
-    known = {} if config.task_source else task_parameters(config.task)  # external code need not be loaded
-    own = {**known, "horizon": config.horizon}
-    return {**own, **config.task_params}, {**own, **preset_values(config)}
+    horizon = {"horizon": config.horizon}
+    return law(config) | horizon, law(replace(config, task_params={})) | horizon | preset_values(config)
 
 
 def preset_values(config: RunConfig) -> dict[str, Any]:
@@ -219,7 +212,7 @@ def comparable_settings(config: RunConfig) -> str:
     """The settings that two architectures must share to be compared. Those that were searched may differ."""
     ignored = ("arch", "arch_source", "seed", *(SEARCHED if config.tuning else ()))
     shared = {k: v for k, v in vars(config).items() if k not in ignored}
-    shared |= {"tuning": bool(config.tuning), "task_params": own_params(config)}
+    shared |= {"tuning": bool(config.tuning), "task_params": law(config)}
     return json.dumps(shared, sort_keys=True)
 
 

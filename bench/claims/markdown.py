@@ -48,11 +48,13 @@ that can answer, else the one with most of them. They were trained on the exact 
 the published model. It holds or does not if at least {SEEDS} seeds agree and their errors are at most {NEAR:g} times
 the least that is known for the task; otherwise it is *undecided*, for the reason in the note. The study's claims are
 about one trained model, so one run of ours decides them. When a statement in words holds is our choice, and the note
-says it; a number near that line decides little. Two such lines were drawn after a first look at our numbers: which
-vectors count as a manifold (values and outputs at first, then the residual stream too, as in the authors' code), and
-what is not exactly alike (0.001 at first, which ours misses at 0.0009, then the rounding of float32). An overlap with
-the frame is judged by its excess over random, (share - null) / (1 - null), since its ratio to the null cannot exceed
-width over rank.
+says it; a number near that line decides little. Four such lines were drawn after a first look at our numbers: which
+vectors count as a manifold (values and outputs at first, then the residual stream too, as in the authors' code); what
+is not exactly alike (0.001 at first, which ours misses at 0.0009, then the rounding of float32); that nothing is
+decided about the entropy axis where its removal costs something, but no more than that of a random direction (it
+counted as not used at first); and that nothing is decided beyond a loss horizon where the KL inside is above 0.1 bits.
+An overlap with the frame is judged by its excess over random, (share - null) / (1 - null), since its ratio to the null
+cannot exceed width over rank.
 
 `sampled`: trained on one draw from the posterior, as the authors' bijection models are; all others learned from the
 exact posterior, as their hmm models. `alibi-shift`: attention also sees the previous position's projections. `swiglu`:

@@ -94,7 +94,7 @@ class Mechanism:
             if len(told) == 1:
                 ours = str(told[0][1]["measured here"])
             else:
-                ours = f"holds in {sum(map(bool, (self._holds(run.report) for run in runs)))} of {len(told)} seeds"
+                ours = f"holds in {sum(self._holds(run.report) is True for run in runs)} of {len(told)} seeds"
                 why = f"{by_seed}. {why}"
             if len({line["holds if"] for _, line in told}) > 1:
                 why = "Its reports were written by different rules: write them again"

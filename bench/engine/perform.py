@@ -113,14 +113,14 @@ def start_over(config: RunConfig, record: Path) -> None:
 def finish_lost(config: RunConfig, plan: Plan, reason: str) -> Finished:
     """The outcome of a run whose process died: its record if it was written in time, else a failed one.
 
-    A finished record that was there before stays: nothing has started it over.
+    An older record of a finished run stays.
     """
     path = plan.record_path(config)
-    written = read_finished(path)
-    if written is not None and not (plan.fresh and not started_over(config, plan)):
-        return Finished(written, path, new=False)
+    finished, is_old = read_finished(path), plan.fresh and not started_over(config, plan)
+    if finished is not None and not is_old:
+        return Finished(finished, path, new=False)
     record = _failed_record(config, reason)
-    if written is None:
+    if finished is None:
         write(plan.out, record, None)
     return Finished(record, path, new=True)
 

@@ -280,6 +280,15 @@ class Answers:
 # States
 
 
+def memories(model: Any) -> dict[str, list[int] | None]:
+    """What swap_state can swap, by name: the memory of no layer, of each, and of all. Empty without a step function."""
+    if not hasattr(model, "step"):
+        return {}
+    state = model.start(1, 1)
+    each = {f"layer {i}": [i] for i in range(len(getattr(state, "memory", state)))}
+    return {"none": [], **each, "all layers": None}
+
+
 @torch.no_grad()
 def swap_state(
     model: Any,
@@ -300,7 +309,7 @@ def swap_state(
         for t in range(end):
             model.step(batch.tokens[:, t], batch.features[:, t], state)
         states.append(state)
-    mine, theirs = (state.memory if hasattr(state, "memory") else state for state in states)
+    mine, theirs = (getattr(state, "memory", state) for state in states)
     for layer in range(len(mine)) if layers is None else layers:
         mine[layer] = theirs[layer]
     logits: Tensor = model.step(recipient.tokens[:, at], recipient.features[:, at], states[0])

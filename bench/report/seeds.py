@@ -7,7 +7,6 @@ intervals are of the logarithm.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from bench.statements import (
     judge,
     least_error,
     probe,
+    question,
     settled,
 )
 from bench.stats import interval, mean_interval
@@ -57,18 +57,13 @@ def same_row(config: RunConfig) -> RunConfig:
     return replace(config, seed=0)
 
 
-def question(config: RunConfig) -> list[Any]:
-    """What runs must share to stand side by side, by seed or by architecture."""
-    return [config.preset, config.supervision, config.horizon, config.task_params]
-
-
 def group(records: Sequence[RunRecord], compare: bool) -> dict[str, list[RunRecord]]:
     """The records of each row by its architecture, or a refusal."""
     tasks = sorted({record.config.task for record in records})
     if len(tasks) > 1:
         raise BadInput(f"these runs are of several tasks: {', '.join(tasks)}. Report on one task at a time")
-    laws = {json.dumps(question(record.config), sort_keys=True) for record in records}
-    if len(laws) > 1:
+    asked = [(record.config.preset, question(record.config)) for record in records]
+    if any(each != asked[0] for each in asked):
         raise BadInput("these runs differ in preset, supervision, horizon or task parameters: they do not compare")
     rows: dict[str, list[RunRecord]] = {}
     for record in records:

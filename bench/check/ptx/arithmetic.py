@@ -195,6 +195,7 @@ def convert(group: Group, instruction: Instruction, active: Array) -> None:
     elif source in ("f32", "f16") and to[0] in "su":
         rounded = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}[instruction.name[1]](values[0])
         limits = np.iinfo(KINDS[to])
+        # PTX clamps to the range of the integer and turns NaN into 0
         result = np.clip(np.nan_to_num(rounded.astype(np.float64)), limits.min, limits.max).astype(KINDS[to])
     else:
         result = values[0].astype(KINDS[to])

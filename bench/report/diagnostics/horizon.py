@@ -8,8 +8,8 @@ overlap     of the directions at the embedding that answers are sensitive to wit
 decode      held-out R2 of a linear probe for the logits of the posterior, in the stream after the last layer
 Transplant  the last n numbers, read as a sequence of their own, end at a position that was trained on and have the same
             answer. The vector there, after a layer, replaces the one beyond. If KL falls, what follows still works, and
-            what failed is the computation before. The null is the vector of another sequence. Of a recurrent model the
-            memory before the last number is transplanted, too, of all layers and of each
+            what failed is the computation before. The null is the vector of another sequence. In a recurrent
+            model the memory before the last number is transplanted, too: that of each layer and of all
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from bench.report.interventions import (
     EMBEDDING,
     Answers,
     describe_place,
+    memories,
     overlap,
     places,
     readout_subspaces,
@@ -69,7 +70,7 @@ class Horizon(NamedTuple):
     inside: Part
     beyond: Part
     rescues: list[Rescue]
-    memories: list[Rescue]  # at the last position, by whose memory was transplanted; empty where there is none
+    by_memory: list[Rescue]  # at the last position, by the memory that was transplanted; empty where there is none
 
 
 def windows(run: Run, batch: Batch, last: int) -> Batch:
@@ -123,17 +124,17 @@ def measure(run: Run) -> Horizon:
             log_q = answers.edited({place: lambda x, parts=replaced: swap(next(parts), cut[1])(x)})  # type: ignore[misc]
             kls.append(kl_bits(exam.posterior, log_q)[:, last:].mean().item())
         rescues.append(Rescue(describe_place(run.model, place), *kls))
-    memories = transplant_memory(run, exam, pieces)
-    return Horizon(last, kl_BQ.mean(0).tolist(), halves[0], halves[1], rescues, memories)
+    by_memory = transplant_memory(run, exam, pieces)
+    return Horizon(last, kl_BQ.mean(0).tolist(), halves[0], halves[1], rescues, by_memory)
 
 
 def transplant_memory(run: Run, exam: Exam, pieces: Batch) -> list[Rescue]:
-    """The memory before the last number, of a model that has read the last numbers alone.
+    """The memory before the last number, from the model after it has read the last numbers alone.
 
-    None of a model without a memory, or with one that is bound to positions, as attention's is.
+    Empty for a model without a memory, and for one with attention, whose memory is bound to positions.
     """
-    state = run.model.start(1, 1) if hasattr(run.model, "step") else None  # type: ignore[operator]
-    if state is None or hasattr(state, "memory"):
+    chosen = memories(run.model)
+    if not chosen or hasattr(run.model.start(1, 1), "memory"):  # type: ignore[operator]
         return []
     n, ends = len(exam.batch.tokens), pieces.tokens.shape[1] - 1
     at = exam.batch.tokens.shape[1] - 1
@@ -141,8 +142,8 @@ def transplant_memory(run: Run, exam: Exam, pieces: Batch) -> list[Rescue]:
     features = exam.batch.features.new_empty(*tokens_BT.shape, 0)
     donors = [Batch(tokens, features, tokens[:, -1:], pieces.queries) for tokens in (tokens_BT, tokens_BT.roll(1, 0))]
     found = []
-    for name, chosen in (("no layer", []), ("all layers", None), *((f"layer {i}", [i]) for i in range(len(state)))):
-        log_qs = (swap_state(run.model, exam.batch, donor, at, chosen, ends) for donor in donors)
+    for name, layers in chosen.items():
+        log_qs = (swap_state(run.model, exam.batch, donor, at, layers, ends) for donor in donors)
         kls = (kl_bits(exam.posterior[:, -1:], log_q[:, None]).mean().item() for log_q in log_qs)
         found.append(Rescue(name, *kls))
     return found
@@ -178,7 +179,7 @@ def beyond(run: Run) -> Section:
         ),
         Table("transplants", ["place", "KL beyond, own transplant", "KL beyond, of another sequence"], rescues),
     ]
-    if found.memories:
+    if found.by_memory:
         header = ["memory of", "KL at the end, own transplant", "KL at the end, of another sequence"]
-        tables.append(Table("transplanted_memory", header, [[*each] for each in found.memories]))
+        tables.append(Table("transplanted_memory", header, [[*each] for each in found.by_memory]))
     return Section(text, tables, [Picture("horizon", figure, "KL by position, and after a transplant.")])

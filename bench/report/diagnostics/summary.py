@@ -98,7 +98,7 @@ def say_formation(run: Run) -> list[str]:
 def picture(run: Run) -> Section:
     figure, axes = canvas(15.5, 8.6, 2, 3)
     missing: dict[str, None] = {}
-    for axis, panel in zip(axes.flat, PANELS, strict=False):
+    for axis, panel in zip(axes.flat[: len(PANELS)], PANELS, strict=True):
         try:
             panel(axis, run)
         except NotAvailable as reason:

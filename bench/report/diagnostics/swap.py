@@ -39,6 +39,7 @@ from bench.report.diagnostics.frame import frame, margin, need_donor, setting
 from bench.report.interventions import (
     Answers,
     describe_place,
+    memories,
     overlap,
     places,
     random_subspace,
@@ -120,18 +121,13 @@ def measure(run: Run) -> Swaps:
 
 def swap_states(run: Run) -> dict[str, float]:
     """The memory of each layer alone, and of all, before the middle query."""
-    if not hasattr(run.model, "step"):
-        return {}
     exam, donor = setting(run).exam, need_donor(run)
     middle = len(exam.batch.queries) // 2
     at, some = int(exam.batch.queries[middle]), 32
     own, other = first(exam.batch, some), first(donor.batch, some)
     posteriors = [part.posterior[:some, middle : middle + 1] for part in (exam, donor)]
-    state = run.model.start(1, 1)  # type: ignore[operator]
-    count = len(state.memory if hasattr(state, "memory") else state)
-    chosen: dict[str, Any] = {"none": []} | {f"layer {i}": [i] for i in range(count)} | {"all layers": None}
     found = {}
-    for name, layers in chosen.items():
+    for name, layers in memories(run.model).items():
         log_q = swap_state(run.model, own, other, at, layers)[:, None]
         found[name] = margin(log_q, *posteriors)
     return found

@@ -94,8 +94,8 @@ def curve(run: Run) -> Section:
     each = [(p.step - len(p.losses) + 1 + i, loss) for p in points for i, loss in enumerate(p.losses)]
     if each:
         steps, losses = zip(*each, strict=True)
-        shown = {"label": "training loss, every step", "rasterized": True}
-        axis.plot(steps, [LN2 * loss for loss in losses], color=GREY, linewidth=0.4, **shown)
+        nats = [LN2 * loss for loss in losses]
+        axis.plot(steps, nats, color=GREY, linewidth=0.4, label="training loss, every step", rasterized=True)
     seen = [(p.step, LN2 * p.eval_loss) for p in points if p.eval_loss is not None]
     if seen:
         axis.plot(*zip(*seen, strict=True), "o-", color=MODEL, markersize=3, label="evaluation loss")
