@@ -352,9 +352,9 @@ def explain(error: ValidationError) -> str:
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """`key=value` pairs from the command line, each read as its field's own type."""
-    known: dict[str, Any] = {k: kind for k, kind in typing.get_type_hints(RunConfig).items() if k not in FIXED}
+    known = {name: kind for name, kind in _field_types(RunConfig).items() if name not in FIXED}
     for name in TASKS.names():
-        known |= {f.name: typing.get_type_hints(TASKS[name])[f.name] for f in fields(typing.cast(Any, TASKS[name]))}
+        known |= _field_types(TASKS[name])
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -366,6 +366,11 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
             raise unknown("setting", key, known)
         settings[key] = _parse(key, text, known[key])
     return settings
+
+
+def _field_types(of: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(of)
+    return {f.name: hints[f.name] for f in fields(of)}
 
 
 def _parse(key: str, text: str, kind: Any) -> Any:

@@ -153,6 +153,9 @@ class CanRename(Protocol):
         ...
 
 
+LARGEST = 4096  # of what a task has: far beyond any sensible run. More is a slip, and would exhaust the memory
+
+
 def require(condition: bool, message: str) -> None:
     """Refuse an impossible parameter at the boundary."""
     if not condition:

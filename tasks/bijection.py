@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tasks.base import TASKS, Batch, Shape, one_hot, permutations, rename_tokens, require, shuffle
+from tasks.base import LARGEST, TASKS, Batch, Shape, one_hot, permutations, rename_tokens, require, shuffle
 
 
 @TASKS.add("bijection", version=1, primitive="accumulation")
@@ -26,7 +26,7 @@ class Bijection:
     horizon: int = 20
 
     def __post_init__(self) -> None:
-        require(self.size >= 2, f"size must be at least 2, not {self.size}")
+        require(2 <= self.size <= LARGEST, f"size must be 2 to {LARGEST}, not {self.size}")
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
         self._require_reachable(self.horizon)
 

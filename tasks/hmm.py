@@ -34,7 +34,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tasks.base import TASKS, Batch, Shape, Variant, require
+from tasks.base import LARGEST, TASKS, Batch, Shape, Variant, require
 from tasks.pool import require_prior
 
 RELAXATIONS = (2.0, 8.0, 32.0)  # the rungs of hmm-sticky
@@ -51,8 +51,8 @@ class HMM:
     moves_first: ClassVar[bool] = True  # a transition precedes the first observation
 
     def __post_init__(self) -> None:
-        require(self.states >= 2, f"states must be at least 2, not {self.states}")
-        require(self.symbols >= 2, f"symbols must be at least 2, not {self.symbols}")
+        require(2 <= self.states <= LARGEST, f"states must be 2 to {LARGEST}, not {self.states}")
+        require(2 <= self.symbols <= LARGEST, f"symbols must be 2 to {LARGEST}, not {self.symbols}")
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
         require_prior("eval_prior", self.eval_prior)
 

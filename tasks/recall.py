@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tasks.base import TASKS, Batch, Shape, one_hot, permutations, rename_tokens, require, shuffle
+from tasks.base import LARGEST, TASKS, Batch, Shape, one_hot, permutations, rename_tokens, require, shuffle
 
 
 @TASKS.add("recall", version=1, primitive="binding")
@@ -37,9 +37,10 @@ class Recall:
     horizon: int = 20
 
     def __post_init__(self) -> None:
-        require(self.values >= 2, f"values must be at least 2, not {self.values}")
+        require(1 <= self.keys <= LARGEST, f"keys must be 1 to {LARGEST}, not {self.keys}")
+        require(2 <= self.values <= LARGEST, f"values must be 2 to {LARGEST}, not {self.values}")
         require(1 <= self.pairs <= self.keys, f"pairs must be 1 to {self.keys}, the number of keys, not {self.pairs}")
-        require(self.gap >= 0, f"gap must not be negative, not {self.gap}")
+        require(0 <= self.gap <= LARGEST, f"gap must be 0 to {LARGEST}, not {self.gap}")
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
 
     @property

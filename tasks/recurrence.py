@@ -55,6 +55,7 @@ class Recurrence:
         require(prime, f"modulus must be a prime from 3 to {LARGEST}, not {p}")
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
         last = self.horizon - 1
+        require(self.loss_horizon is None or last >= 1, "a loss_horizon needs a horizon of at least 2")
         require(
             self.loss_horizon is None or 1 <= self.loss_horizon <= last,
             f"loss_horizon must be 1 to {last}, before the horizon, not {self.loss_horizon}",

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.base import TASKS, Batch, Shape, one_hot, permutations, require, shuffle
+from tasks.base import LARGEST, TASKS, Batch, Shape, one_hot, permutations, require, shuffle
 
 LAW_SEED, BOOST = 42, 2.0  # as released
 INTRO, FILLER, PRONOUN, EVIDENCE, MARKS = 0, 1, 2, 3, 4  # behind the names
@@ -47,12 +47,12 @@ class Revision:
     def __post_init__(self) -> None:
         require(self.candidates >= 2, f"candidates must be at least 2, not {self.candidates}")
         require(
-            self.names >= self.candidates,
-            f"names must be at least {self.candidates}, the number of candidates, not {self.names}",
+            self.candidates <= self.names <= LARGEST,
+            f"names must be {self.candidates}, the number of candidates, to {LARGEST}, not {self.names}",
         )
         require(0.05 <= self.alpha <= 1000, f"alpha must be 0.05 to 1000, not {self.alpha}")
-        require(self.filler >= 0, f"filler must not be negative, not {self.filler}")
-        require(self.gap >= 0, f"gap must not be negative, not {self.gap}")
+        require(0 <= self.filler <= LARGEST, f"filler must be 0 to {LARGEST}, not {self.filler}")
+        require(0 <= self.gap <= LARGEST, f"gap must be 0 to {LARGEST}, not {self.gap}")
         require(self.horizon >= 1, f"horizon must be at least 1, not {self.horizon}")
 
     @property

@@ -112,6 +112,7 @@ def test_the_trainer_takes_the_mean_over_what_is_trained_on(supervision):
         ({"modulus": 15}, "modulus must be a prime from 3 to 101, not 15"),
         ({"modulus": 2}, "modulus must be a prime from 3 to 101, not 2"),
         ({"modulus": 103}, "modulus must be a prime from 3 to 101, not 103"),
+        ({"loss_horizon": 1, "horizon": 1}, "a loss_horizon needs a horizon of at least 2"),
         ({"loss_horizon": 15}, "loss_horizon must be 1 to 14, before the horizon, not 15"),
         ({"loss_horizon": 0}, "loss_horizon must be 1 to 14, before the horizon, not 0"),
         ({"loss_horizon": 5, "loss_density": 1.5}, "loss_density must be 0 to 1, not 1.5"),

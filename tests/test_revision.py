@@ -120,10 +120,11 @@ def test_more_evidence_leaves_less_doubt():
     ("make", "message"),
     [
         (lambda: Revision(candidates=1), "candidates must be at least 2, not 1"),
-        (lambda: Revision(candidates=20), "names must be at least 20, the number of candidates, not 16"),
+        (lambda: Revision(candidates=20), "names must be 20, the number of candidates, to 4096, not 16"),
         (lambda: Revision(alpha=0.0), "alpha must be 0.05 to 1000, not 0.0"),
-        (lambda: Revision(filler=-1), "filler must not be negative, not -1"),
-        (lambda: Revision(gap=-1), "gap must not be negative, not -1"),
+        (lambda: Revision(candidates=20_000, names=20_000), "to 4096, not 20000"),
+        (lambda: Revision(filler=-1), "filler must be 0 to 4096, not -1"),
+        (lambda: Revision(gap=-1), "gap must be 0 to 4096, not -1"),
         (lambda: Revision().sample(1, 0, generator("cpu", 0)), "horizon must be at least 1, not 0"),
     ],
 )
