@@ -126,7 +126,7 @@ def test_posterior_matches_all_words(group, noise):
     torch.testing.assert_close(task.posterior(batch), enumerate_words(task, batch), **EXACT)
 
 
-@pytest.mark.parametrize(("group", "noise"), [("s3", 0.15), ("z60", 0.05)])
+@pytest.mark.parametrize(("group", "noise"), [("s3", 0.15), ("z60", 0.05), ("a5", 0.1), ("s5", 0.1)])
 def test_belief_equals_hmmlearn_at_fifty_steps(group, noise):
     """As a hidden Markov chain over pairs (element, last generator): the pair says what may be shown."""
     task = Group(group, noise, horizon=50)

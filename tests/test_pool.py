@@ -21,8 +21,9 @@ from tasks.hmm import HMM, StickyHMM
 from tasks.hmm_pool import HMMPool
 from tasks.markov import Markov
 from tasks.pool import laws
-from tasks.regression import Regression, masses
+from tasks.regression import NEGLIGIBLE, Regression, masses, mix_all, mix_some
 from tests.oracles import enumerate_pool_coins, enumerate_pool_paths, enumerate_pool_weights, integrate_coins
+from tests.test_train import HostReads
 
 EXACT = {"rtol": 0.0, "atol": 1e-12}
 POOLED = ("bernoulli", "markov", "regression", "hmm-pool")
@@ -191,3 +192,16 @@ def test_masses_keep_their_digits_far_out(shift):
         for low, high in pairwise(borders)
     ]  # fmt: skip
     assert masses(z).tolist() == pytest.approx(expected, rel=1e-12, abs=1e-15 * (abs(shift) < 1))
+
+
+def test_a_mixture_without_negligible_weights_is_the_whole_mixture():
+    """The form for CPUs leaves out what the form for GPUs adds up, and the host never waits for the latter."""
+    rng = generator("cpu", 0)
+    edges = torch.randn(7, generator=rng, dtype=torch.float64).sort().values
+    mean = torch.randn(3, 5, 400, generator=rng, dtype=torch.float64) * 3
+    weight = (torch.randn(3, 5, 400, generator=rng, dtype=torch.float64) * 30).softmax(-1)
+    assert (weight < NEGLIGIBLE).double().mean() > 0.3
+    torch.testing.assert_close(mix_some(edges, mean, weight), mix_all(edges, mean, weight), rtol=0, atol=1e-14)
+    with HostReads() as reads:
+        mix_all(edges, mean, weight)
+    assert reads.found == []

@@ -289,12 +289,23 @@ class HostReads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    ("arch", "task"),
-    [*((arch, "hmm") for arch in ("mlp", "gru", "gated-deltanet")), *(("transformer", task) for task in TASKS.names())],
+    ("arch", "task", "params"),
+    [
+        *((arch, "hmm", {}) for arch in ("mlp", "gru", "gated-deltanet")),
+        *(("transformer", task, {}) for task in TASKS.names()),
+        ("transformer", "bernoulli", {"pool": 7}),
+        ("transformer", "markov", {"pool": 5}),
+        ("transformer", "hmm-pool", {"pool": 3}),
+        ("transformer", "group", {"noise": 0.1}),
+        ("transformer", "recurrence", {"opaque": True}),
+        ("transformer", "recurrence", {"modulus": 5, "holdout": 0.3}),
+        ("transformer", "recurrence", {"loss_horizon": 5, "loss_density": 0.1}),
+        ("transformer", "bernoulli", {"eval_prior": 2.0}),
+    ],
 )
-def test_no_step_waits_for_the_host(smoke, arch, task):
+def test_no_step_waits_for_the_host(smoke, arch, task, params):
     """Drawing, forward, backward, clipping and Muon. AdamW's own step counter lives on the device with CUDA alone."""
-    config = smoke(arch=arch, task=task, steps=1)
+    config = smoke(arch=arch, task=task, steps=1, **params)
     task, model = config.make_task(), make_model(config)
     _, muon = make_optimizers(model, config)
     with HostReads() as reads:

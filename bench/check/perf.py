@@ -48,6 +48,7 @@ ROUNDS = 5
 ROUNDS_LARGE = 3
 PEAK = 1024  # side of the square matrices whose product is the peak
 POOL = 64  # laws
+NOISE = 0.1
 GROWTH = {"batch": (32, 64, 128), "horizon": (20, 40, 80), "width": (64, 128, 256)}
 Work = Callable[[], object]
 
@@ -211,14 +212,15 @@ def sampling_ratio() -> dict[str, float]:
 
 
 def data_shares(task: str) -> dict[str, float]:
-    """Of one task: by its own setting, and with a pool of laws if it has pools."""
-    cases: dict[str, dict[str, int]] = {task: {}}
-    if "pool" in task_parameters(task):
-        cases[f"{task} pool={POOL}"] = {"pool": POOL}
+    """Of one task: by its own setting, with a pool of laws, and with noise, if it has them."""
+    cases: dict[str, dict[str, float]] = {task: {}}
+    for name, value in (("pool", POOL), ("noise", NOISE)):
+        if task_parameters(task).get(name, value) in (None, 0):
+            cases[f"{task} {name}={value}"] = {name: value}
     return {f"{name}_data_share": data_share(task, params) for name, params in cases.items()}
 
 
-def data_share(task: str, params: dict[str, int]) -> float:
+def data_share(task: str, params: dict[str, float]) -> float:
     """Of a training step, drawing its sequences included, the time that sequences and exact posterior take."""
     config = compose("quick", "transformer", task, 0, "cpu", {"steps": BLOCK, **params})
     law, model = config.make_task(), make_model(config)
