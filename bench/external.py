@@ -43,8 +43,11 @@ def find(registry: Registry, word: str) -> str:
         return word
     if registry is ARCHS and word.startswith(hf.PREFIX):
         return hf.find(word.removeprefix(hf.PREFIX))
-    if re.fullmatch(NAME, word):
+    if any(word == entry.name for entry in offered(registry)):
         word = _entry_point(registry, word)
+    elif re.fullmatch(NAME, word) and not _is_module(word):
+        known = (*registry.names(), *(entry.name for entry in offered(registry)))
+        raise unknown(registry.kind, word, known)
     has_name = ":" in word and not word.endswith(".py")
     origin, name = word.rsplit(":", 1) if has_name else (word, "")
     code = read_code(origin)
@@ -112,6 +115,12 @@ def read_code(origin: str) -> Code:
     return Code(origin, _package_text(origin.partition(".")[0]))
 
 
+def _is_module(word: str) -> bool:
+    return (
+        re.fullmatch(MODULE, word) is not None and word not in sys.stdlib_module_names and find_spec(word) is not None
+    )
+
+
 def _package_text(package: str) -> str:
     try:
         spec = find_spec(package)
@@ -128,6 +137,8 @@ def _package_text(package: str) -> str:
     }
     if not folders and spec.origin and spec.origin.endswith(".py"):
         files = {Path(spec.origin).name: Path(spec.origin)}
+    if not files:
+        raise BadInput(f"package '{package}' has no Python files here, so a record could not say what its code was")
     if sum(path.stat().st_size for path in files.values()) > MAX_BYTES:
         raise BadInput(
             f"package '{package}' has more than {MAX_BYTES >> 20} MiB of Python: use a file or a package alone"
@@ -159,11 +170,10 @@ def _entry_point(registry: Registry, name: str) -> str:
     """`module:name` of the package that offers this name."""
     known = offered(registry)
     modules = sorted({entry.module for entry in known if entry.name == name})
-    if not modules:
-        raise unknown(registry.kind, name, {*registry.names(), *(entry.name for entry in known)})
     if len(modules) > 1:
         raise BadInput(f"several packages have {registry.kind} '{name}': choose {modules[0]}:{name} or another")
-    return f"{modules[0]}:{name}"
+    can_be_registered = re.fullmatch(NAME, name)
+    return f"{modules[0]}:{name}" if can_be_registered else modules[0]
 
 
 def _only(registry: Registry, code: Code, names: list[str]) -> str:

@@ -4,8 +4,9 @@ draw    sequences of a task, with their exact posterior
 score   any callable that maps tokens and features to probabilities, against that posterior
 train   an architecture of the suite, trained and scored as `bench run` does it
 
-All three name a task as the command line does. Its parameters are those of a preset, and keywords replace them:
-`draw("hmm", 4, states=3)` is `--task hmm --set states=3`. A mistake raises `bench.registry.BadInput`.
+All three name tasks and architectures as the command line does, `"./my_model.py"` and `"hf:llama"` too. Parameters are
+those of a preset, and keywords replace them: `draw("hmm", 4, states=3)` is `--task hmm --set states=3`. A mistake
+raises `bench.registry.BadInput`, a training that failed RuntimeError.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ import safetensors.torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from bench import external
 from bench.config import FIELDS, RunConfig, compose, draft, explain, task_parameters
 from bench.device import pick_device
-from bench.records import Parts, RunRecord, write
-from bench.registry import BadInput, unknown
-from bench.run.contract import Unlawful, require_lawful, require_lawful_task
+from bench.records import Parts, RunRecord, prepare_folder, write
+from bench.registry import BadInput, Registry, unknown
+from bench.run.contract import Unlawful, require_lawful, require_lawful_code, require_lawful_task
 from bench.run.outside import LogProbabilities, Predictor, Probabilities
 from bench.run.run import average, curves, examine, make_model, run_one, summaries
 from bench.run.score import intervals
 from bench.seeds import PUBLISHED_FROM, generator
-from tasks.base import Batch, Task
+from models.base import ARCHS
+from tasks.base import TASKS, Batch, Task
 
 
 class Drawn(NamedTuple):
@@ -132,6 +135,8 @@ def score_config(model: Predictor, config: RunConfig) -> dict[int, Scored]:
 def _score(model: Predictor, config: RunConfig) -> dict[int, Scored]:
     task = config.make_task()
     classes = task.shape.classes
+    if not callable(model):
+        raise BadInput(f"the model is a {type(model).__name__}, which cannot be called with tokens and features")
     reader = LogProbabilities(model, classes)
     if reader.max_length is not None and reader.max_length < task.shape.length(config.horizon):
         needed = task.shape.length(config.horizon)
@@ -181,7 +186,14 @@ def train(
     >>> bool(abs(found[20].metrics["all"]["entropy_mae"].value - record.error_bits) < 1e-6)
     True
     """
+    arch, task = external.find(ARCHS, arch), external.find(TASKS, task)
+    if out is not None:
+        for registry, name in ((ARCHS, arch), (TASKS, task)):
+            _require_a_file(registry, name)
+        prepare_folder(out)
     config = compose(preset, arch, task, seed, pick_device(device)[0], settings)
+    if config.arch_source or config.task_source:
+        require_lawful_code(config)
     record, weights = run_one(config)
     if weights is None:
         raise RuntimeError(f"{arch} on {task} failed: {record.error}")
@@ -190,6 +202,14 @@ def train(
     model = make_model(config)
     model.load_state_dict(safetensors.torch.load(weights))
     return Trained(record, model.eval())
+
+
+def _require_a_file(registry: Registry, name: str) -> None:
+    if registry.registered_here(name):
+        raise BadInput(
+            f"{registry.kind} '{name}' was registered by this program, so a record could not say what its code was: "
+            f"put it into a file, and name the file instead, as in './my_{registry.kind}.py'"
+        )
 
 
 def describe_task(
@@ -201,10 +221,13 @@ def describe_task(
     parameters: Mapping[str, Any],
 ) -> RunConfig:
     """A config whose task, horizons and sequences count; the rest is the preset's, and is not used."""
+    task = external.find(TASKS, task)
     allowed = {*task_parameters(task), "horizon", "sequences"}
     for name in parameters:
         if name not in allowed:
             raise unknown(f"parameter of {task}", name, allowed)
+    if horizons is not None and not (isinstance(horizons, Sequence) and all(isinstance(k, int) for k in horizons)):
+        raise BadInput(f"horizons must be a list of whole numbers, not {horizons!r}")
     device, _ = pick_device(device)
     config = draft(preset, "transformer", task, seed, device, parameters)
     limit = config.make_task().max_horizon()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from os.path import isabs
 from pathlib import Path
@@ -18,6 +19,11 @@ from traceback import extract_tb
 from typing import Any, ClassVar
 
 NAME = r"[a-z0-9]+(-[a-z0-9]+)*"  # of tasks and architectures: they become folders
+LONGEST_NAME = 64
+# Folders and pages that results have beside those of tasks and architectures, and words of the command line.
+RESERVED = {"all", "claims", "compare", "leaderboard", "readme", "rules", "seeds", "self-reported", "tensorboard"}
+RESERVED |= {"tuning", "weights"}
+OURS = {"bench", "models", "tasks"}  # the packages of this suite
 
 
 class BadInput(ValueError):
@@ -89,6 +95,10 @@ class Registry:
                 raise BadInput(f"{self.kind} '{name}' is registered already: choose another name")
             if not re.fullmatch(NAME, name):
                 raise BadInput(f"{self.kind} '{name}' needs another name: small letters and digits, with hyphens")
+            if len(name) > LONGEST_NAME:
+                raise BadInput(f"{self.kind} '{name[:20]}...' needs a name of at most {LONGEST_NAME} letters")
+            if name in RESERVED:
+                raise BadInput(f"{self.kind} '{name}' needs another name: results have a folder or a page of that name")
             self._entries[name] = entry
             self._facts[name] = facts
             if Registry._loading is not None:
@@ -130,6 +140,13 @@ class Registry:
     def digest(self, name: str) -> str:
         """The hash of an external entry's code; empty for ours and for unknown names."""
         return self._code[name].digest if name in self._code else ""
+
+    def registered_here(self, name: str) -> bool:
+        """Whether the running program has registered it itself: no file is known that a record could name."""
+        entry = self[name]
+        while isinstance(entry, partial) and "__module__" not in vars(entry):
+            entry = entry.func
+        return name not in self._code and entry.__module__.partition(".")[0] not in OURS
 
     def forget(self, origin: str) -> None:
         """Remove what external code has registered."""

@@ -67,7 +67,9 @@ def count_built(build: Callable[[], nn.Module]) -> int:
 def solve(count: Callable[[int], int], budget: int) -> int:
     """The integer whose count is nearest to the budget; the count must grow with it."""
     low, high = 1, 2
-    while count(high) < budget:
+    while (found := count(high)) < budget:
+        if found <= count(low):
+            raise BadInput("its number of parameters does not grow with its size")
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

@@ -42,6 +42,7 @@ from models.taps import Tap
 from tasks.base import Shape
 
 Make = Callable[[int], nn.Module]
+TRIED = 9  # positions on which a mixer is tried: blocks of 2, 3, 4 and 5 are cut
 AGREE = 1e-4  # of the largest output: a parallel form adds in another order than a step
 
 
@@ -200,18 +201,21 @@ def require_mixer(make: Make, width: int) -> None:
         tried = _make_mixer(make, width).eval()
         for p in tried.parameters():
             p.add_(0.1 * torch.randn_like(p))
-        x_BTD = torch.randn(2, 6, width)
+        x_BTD = torch.randn(2, TRIED, width)
         y_BTD = tried(x_BTD)
         if not isinstance(y_BTD, Tensor) or y_BTD.shape != x_BTD.shape:
             found = list(y_BTD.shape) if isinstance(y_BTD, Tensor) else f"a {type(y_BTD).__name__}"
-            raise BadInput(f"its mixer returns {found} for [2, 6, {width}], where the same shape is expected")
+            raise BadInput(f"its mixer returns {found} for [2, {TRIED}, {width}], where the same shape is expected")
         bound = AGREE * (1.0 + y_BTD.abs().max())
-        changed_BTD = torch.cat([x_BTD[:, :3], torch.randn(2, 3, width)], dim=1)
-        if ((tried(changed_BTD) - y_BTD)[:, :3].abs() > bound).any():
+        before_TT = (
+            torch.ones(TRIED, TRIED).tril().bool()[:, :, None]
+        )  # one row for each position after which it changes
+        changed_TTD = tried(torch.where(before_TT, x_BTD[0], x_BTD[1]))
+        if not ((changed_TTD - y_BTD[0]).abs() <= bound)[before_TT.squeeze(2)].all():
             raise BadInput("its mixer sees the future: what follows a position changes its output")
         if hasattr(tried, "step"):
             stepping = cast(Steps, tried)
-            state = stepping.start(2, 6)
+            state = stepping.start(2, TRIED)
             list(_tensors(state))  # raises for one whose size cannot be told
             steps_BTD = torch.stack([stepping.step(x_BD, state) for x_BD in x_BTD.unbind(1)], dim=1)
             if steps_BTD.shape != y_BTD.shape or ((steps_BTD - y_BTD).abs() > bound).any():

@@ -40,6 +40,33 @@ def load():
     return Window()
 
 
+def ahead():
+    def model(tokens, features):
+        pairs = torch.stack([features[:, i : i + 2].mean((1, 2)) for i in range(0, features.shape[1], 2)], 1)
+        seen = pairs.repeat_interleave(2, 1)[:, : features.shape[1], None]
+        return torch.softmax(seen * torch.arange(5.0), -1)
+    return model
+
+
+def strict():
+    return Strict()
+
+
+class Strict(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Linear(10, 5)
+
+    def forward(self, tokens, features):
+        return torch.softmax(self.scores(features) * 0.01, -1)
+
+
+def endless():
+    model = Window()
+    model.max_length = "long"
+    return model
+
+
 def plain():
     return lambda tokens, features: torch.full((*tokens.shape, 5), 0.2)
 """
@@ -62,13 +89,13 @@ def written(folder):
 
 def refused(capsys, folder, *words):
     """The one line that says why; nothing was written."""
-    before = set(folder.rglob("*.json"))
+    before = {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
     assert evaluate(*words) == 2
     said = capsys.readouterr()
     assert said.err.startswith("bench: ")
     assert said.err.count("\n") == 1
     assert "wrote" not in said.out
-    assert set(folder.rglob("*.json")) == before
+    assert {path for path in folder.rglob("*") if "__pycache__" not in path.parts} == before
     return said.err
 
 
@@ -115,6 +142,10 @@ def test_a_changed_file_is_another_record_and_the_same_file_the_same(mine):
     assert [row.rank for row in ranking.rows] == [None, None]
 
 
+def test_a_module_gets_features_in_the_type_of_its_weights(mine):
+    assert evaluate("--model", "mine.py:strict") == 0
+
+
 def test_files_beside_the_model_can_be_imported(mine):
     (mine / "deep").mkdir()
     (mine / "deep/weights.py").write_text("SCALE = 0.2")
@@ -140,6 +171,8 @@ def test_files_beside_the_model_can_be_imported(mine):
             "the model of mine.py:load, called with tokens [2, 39], f",
         ),
         (["--model", "mine.py:load", "--preset", "huge"], "no preset 'huge'"),
+        (["--model", "mine.py:ahead"], "mine-ahead sees the future"),
+        (["--model", "mine.py:endless"], "the model's max_length must be a whole number, not 'long'"),
         (["--model", "mine.py:load", "--set", "steps=5"], "no parameter of hmm 'steps'"),
         (["--model", "mine.py:load", "--set", "states=0"], "states"),
     ],

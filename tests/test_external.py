@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,28 @@ def test_entry_points_are_listed_with_their_package_and_run_by_name(bench, packa
     assert (read(path).config.arch_source[:7], read(path).config.task_source[:7]) == ("sha256:", "sha256:")
 
 
+def test_an_entry_point_may_have_a_name_that_python_likes_better(bench, package, tmp_path):
+    info = package("spelt_package").parent / "spelt_package-0.3.dist-info/entry_points.txt"
+    info.write_text("[tunnel_bench.architectures]\nTiny_GRU = spelt_package.models\n")
+    assert bench("run", "--arch", "Tiny_GRU", "--task", "bijection", *SMALL)[::2] == (0, "")
+    assert [read(path).config.arch for path in records(tmp_path)] == ["tiny-gru"]
+
+
+def test_a_module_without_a_package_is_found_by_its_name(bench, tmp_path, monkeypatch):
+    (tmp_path / "onefile.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert bench("run", "--arch", "onefile", "--task", "bijection", *SMALL)[::2] == (0, "")
+
+
+def test_a_package_without_python_files_is_refused(bench, tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("zipped_package/__init__.py", MODEL)
+    monkeypatch.syspath_prepend(str(tmp_path / "zipped.zip"))
+    code, _, err = bench("run", "--arch", "zipped_package:tiny-gru", "--task", "bijection", *SMALL)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "package 'zipped_package' has no Python files here" in err
+
+
 def test_a_package_that_cannot_be_imported_is_listed_and_refused_in_one_line(bench, package):
     package("broken_package", "import nothing_of_this_name\n")
     assert "broken_package 0.3" in bench("list")[1]
@@ -261,6 +284,20 @@ def changed(old, new):
 MIXED = "self.cell(self.embed(tokens_BT, features_BTF))[0]"
 LATER = f"{MIXED}.flip(1).cumsum(1).flip(1)"
 AHEAD = "        self.ahead = nn.Linear(width, width)\n        nn.init.zeros_(self.ahead.weight)\n        self.head ="
+BLOCKS = """
+def blocks(x, size):
+    out = x.clone()
+    for i in range(0, x.shape[1], size):
+        out[:, i : i + size] = x[:, i : i + size].mean(1, keepdim=True)
+    return out
+"""
+
+
+def in_blocks(size):
+    """It sees the future inside blocks of this size alone."""
+    return changed(MIXED, f"blocks({MIXED}, {size})") + BLOCKS
+
+
 BAD = {
     "a syntax error": ("def x(:", "my_model.py cannot be loaded: SyntaxError: invalid syntax (my_model.py, line 1)"),
     "an error": ("\n1 / 0", "my_model.py cannot be loaded: ZeroDivisionError: division by zero (my_model.py, line 2)"),
@@ -280,12 +317,38 @@ BAD = {
         changed("        self.head =", AHEAD).replace(f"({MIXED})", f"({MIXED} + self.ahead({LATER}))"),
         "tiny-gru sees the future: what follows position",
     ),
+    **{f"the future in blocks of {n}": (in_blocks(n), "tiny-gru sees the future: what follows") for n in (2, 3, 5, 13)},
+    "chance": (
+        changed(MIXED, f"{MIXED} + __import__('torch').randn(())"),
+        "tiny-gru answers the same question differently when it is asked again",
+    ),
+    "no number": (changed(MIXED, f"{MIXED} * float('nan')"), "tiny-gru returns numbers that are not finite"),
+    "no size": (
+        changed("geometry.width, n)), params)", "geometry.width, 8)), params)"),
+        "its number of parameters does not grow with its size",
+    ),
+    "a long name": (changed('"tiny-gru"', f'"{"a" * 65}"'), "needs a name of at most 64 letters"),
+    "a reserved name": (
+        changed('"tiny-gru"', '"tuning"'),
+        "'tuning' needs another name: results have a folder or a page",
+    ),
     "its neighbours": (changed(MIXED, f"{MIXED} + {MIXED}.mean(0, keepdim=True)"), "tiny-gru mixes sequences"),
     "the wrong shape": (changed(f"({MIXED})", f"({MIXED})[..., :-1]"), "tiny-gru returns [2, 39, 19], where"),
     "a broken forward": (changed(MIXED, "nothing"), "tiny-gru on bijection cannot be run: NameError: name 'nothing'"),
     "the wrong size": (changed("width, size)", "width, 2 * size)"), "no size of it is within 1 % of"),
     "no module": (changed("return TinyGRU(", "return len("), "no tiny-gru on bijection can be built from this"),
 }
+
+
+def test_a_model_that_ends_before_the_longest_horizon_says_so_before_training(bench):
+    check = "        assert tokens_BT.shape[1] <= 40, 'too long'\n        return self.head"
+    Path("my_model.py").write_text(changed("        return self.head", check))
+    words = ["run", "--arch", "./my_model.py", "--task", "hmm", *SMALL, "--set", "horizons=20,50"]
+    code, _, err = bench(*words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "tiny-gru cannot read 60 positions, which horizon 50 has, and has no max_length that says so: " in err
+    Path("my_model.py").write_text(changed("        return self.head", check) + "\nTinyGRU.max_length = 40\n")
+    assert bench(*words)[0] == 0
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -2,6 +2,8 @@
 
 import doctest
 import re
+import subprocess
+import sys
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -9,13 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from bench import library
+from bench import external, library
 from bench.config import compose
 from bench.registry import BadInput
 from bench.run.run import run_one
 from bench.run.score import METRICS, make_exam
 from bench.seeds import PUBLISHED_FROM
+from models.base import ARCHS
+from models.stack import mixer
 from tasks.base import TASKS, Batch
+from tests import test_external
 
 EXTENDING = Path(__file__).parents[1] / "docs/extending.md"
 
@@ -150,6 +155,12 @@ def looks_ahead(tokens, features):
     return torch.softmax(seen[:, None, None] * torch.arange(5).expand(*tokens.shape, 5), -1)
 
 
+def in_pairs(tokens, features):
+    """Each even position sees the next one, too: a cut after an even number of positions shows nothing."""
+    seen = torch.nn.functional.pad(tokens, (0, tokens.shape[1] % 2)).unflatten(1, (-1, 2)).sum(2)
+    return torch.softmax(seen.repeat_interleave(2, 1)[:, : tokens.shape[1], None] * torch.arange(5.0), -1)
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -159,6 +170,8 @@ def looks_ahead(tokens, features):
         (lambda t, f: uniform(t, f) / 0, "not finite"),
         (lambda t, f: [0.2] * 5, "returns a list, not a tensor or an array"),
         (looks_ahead, "model sees the future"),
+        (in_pairs, "model sees the future"),
+        (None, "the model is a NoneType, which cannot be called with tokens and features"),
     ],
 )
 def test_what_is_no_prediction_is_refused(model, reason):
@@ -179,8 +192,53 @@ def test_what_is_no_prediction_is_refused(model, reason):
         (lambda: library.score(uniform, "hmm", horizons=[0]), "horizons.* must be at least 1, not 0"),
         (lambda: library.score(uniform, "hmm", device="tpu"), "device must be auto, cpu, cuda or cuda:N, not 'tpu'"),
         (lambda: library.train("mpl", "hmm"), "Did you mean 'mlp'"),
+        (lambda: library.score(uniform, "hmm", horizons=50), "horizons must be a list of whole numbers, not 50"),
+        (lambda: library.train("mlp", "hmm", preset="smoke", out=Path("/proc/x")), "cannot write to /proc/x"),
     ],
 )
 def test_a_mistake_is_named(call, reason):
     with pytest.raises(BadInput, match=reason):
         call()
+
+
+def test_files_are_named_as_on_the_command_line(tmp_path):
+    (tmp_path / "mine.py").write_text(test_external.MODEL)
+    (tmp_path / "coins.py").write_text(test_external.TASK)
+    arch, task = str(tmp_path / "mine.py"), str(tmp_path / "coins.py")
+    try:
+        assert library.draw(task, 3).batch.tokens.shape == (3, 20)
+        record, _ = library.train(arch, task, preset="smoke", device="cpu", steps=2, out=tmp_path / "results")
+        assert record.config.arch_source.startswith("sha256:")
+        assert list((tmp_path / "results").rglob("*.arch.py"))
+    finally:
+        for code in external.loaded_code():
+            ARCHS.forget(code.origin)
+            TASKS.forget(code.origin)
+
+
+def test_code_that_no_file_is_known_of_is_trained_and_not_written(tmp_path):
+    """Its record would be said to come from this suite, and another text would replace it."""
+
+    @mixer("typed-here", note="")
+    class TypedHere(torch.nn.Linear):
+        def __init__(self, width):
+            super().__init__(width, width)
+
+    try:
+        assert library.train("typed-here", "hmm", preset="smoke", device="cpu", steps=1).record.ok
+        with pytest.raises(BadInput, match="architecture 'typed-here' was registered by this program"):
+            library.train("typed-here", "hmm", preset="smoke", device="cpu", steps=1, out=tmp_path)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        del ARCHS._entries["typed-here"], ARCHS._facts["typed-here"]
+    assert not any(ARCHS.registered_here(name) for name in ARCHS.names())
+    assert not any(TASKS.registered_here(name) for name in TASKS.names())
+
+
+@pytest.mark.parametrize("hides", ["models/__init__.py", "tasks.py"])
+def test_a_folder_that_hides_ours_is_named(tmp_path, hides):
+    (tmp_path / hides).parent.mkdir(exist_ok=True)
+    (tmp_path / hides).write_text("")
+    done = subprocess.run([sys.executable, "-c", "import bench"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"{tmp_path / hides} hides the package '{hides.removesuffix('.py').split('/')[0]}'" in done.stderr

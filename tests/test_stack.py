@@ -155,10 +155,15 @@ class StartOnly(nn.Linear):
 @pytest.mark.parametrize(
     ("make", "fault"),
     [
-        (lambda w: Changed(w, lambda y: (y, None)), r"bad on hmm: its mixer returns a tuple for \[2, 6, \d+\]"),
-        (lambda w: Changed(w, lambda y: y[..., :1]), r"its mixer returns \[2, 6, 1\] for \[2, 6, \d+\]"),
+        (lambda w: Changed(w, lambda y: (y, None)), r"bad on hmm: its mixer returns a tuple for \[2, 9, \d+\]"),
+        (lambda w: Changed(w, lambda y: y[..., :1]), r"its mixer returns \[2, 9, 1\] for \[2, 9, \d+\]"),
         (lambda w: Changed(w, lambda y: y[:, -1]), r"its mixer returns \[2, \d+\] for"),
         (lambda w: Changed(w, lambda y: y + y.flip(1).cumsum(1).flip(1)), "its mixer sees the future"),
+        (
+            lambda w: Changed(w, lambda y: y + y[:, [1, 0, 3, 2, 5, 4, 7, 6, 8]]),
+            "its mixer sees the future",
+        ),  # in pairs
+        (lambda w: Changed(w, lambda y: y + y[:, [2, 1, 0, 5, 4, 3, 8, 7, 6]]), "its mixer sees the future"),
         (lambda w: residual_out(Changed(w, lambda y: y + y.flip(1))), "its mixer sees the future"),  # it starts at zero
         (lambda w: Changed(w, lambda y: y, lambda y: 1.01 * y), "its mixer's steps differ from its forward pass"),
         (lambda w: Changed(w, lambda y: y, lambda y: y[:, None]), "its mixer's steps differ"),

@@ -1,6 +1,7 @@
 """Any callable as a model: from tokens [B, T] and features [B, T, F] to probabilities [B, T, classes].
 
-The callable is given torch tensors (features in float64) and may return a torch tensor or a numpy array.
+The callable is given torch tensors and may return a torch tensor or a numpy array. Features are in float64, or in the
+type of the parameters if the callable is a torch module.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ class Probabilities(nn.Module):
         super().__init__()
         self.model, self.classes = model, classes
         self.max_length: int | None = getattr(model, "max_length", None)  # None: it reads any length
+        if self.max_length is not None and not isinstance(self.max_length, int):
+            raise BadInput(f"the model's max_length must be a whole number, not {self.max_length!r}")
+        weights = model.parameters() if isinstance(model, nn.Module) else iter(())
+        self.dtype = next((p.dtype for p in weights if p.is_floating_point()), None)
 
     def forward(self, tokens_BT: Tensor, features_BTF: Tensor) -> Tensor:
-        answer = self.model(tokens_BT, features_BTF)
+        answer = self.model(tokens_BT, features_BTF.to(self.dtype))
         if not isinstance(answer, Tensor | np.ndarray):
             raise BadInput(f"the model returns a {type(answer).__name__}, not a tensor or an array")
         q_BTC = torch.as_tensor(answer)
