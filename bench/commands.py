@@ -175,8 +175,14 @@ def evaluate_command(options: argparse.Namespace, console: Console) -> int:
     task = external.find(TASKS, options.task)  # first: an external task has settings of its own
     settings = parse_settings(options.settings)
     loaded = elsewhere.load(options.model)
-    records.prepare_folder(options.out)
-    record, scored = elsewhere.evaluate(loaded, task, options.preset, options.device, options.horizons, settings)
+    is_new = not options.out.exists()
+    records.prepare_folder(options.out)  # first: scoring takes minutes
+    try:
+        record, scored = elsewhere.evaluate(loaded, task, options.preset, options.device, options.horizons, settings)
+    except BadInput:
+        if is_new:
+            options.out.rmdir()
+        raise
     terminal.show(make_rankings([record]), console, pictures=True)
     print(f"\n95 % intervals over {record.config.sequences:,} sequences, in bits:")
     for k, at in scored.items():
@@ -383,8 +389,12 @@ def list_library(name: str, console: Console) -> int:
     if name != "hf":
         raise BadInput(f"bench list --arch takes hf, the models of the transformers library, not '{name}'")
     version, works, refused = hf.TYPES["transformers"], hf.TYPES["works"], hf.TYPES["refused"]
-    console.print(f"Tried with transformers {version}: {len(works)} types work, {len(refused)} do not.\n")
+    larger = hf.TYPES["larger"]
+    count = len(works) + len(larger)
+    console.print(f"Tried with transformers {version}: {count} types work, {len(refused)} do not.\n")
     console.print(", ".join(hf.PREFIX + kind for kind in works), highlight=False)
+    console.print("\nWith larger budgets only (its least number of parameters on hmm):")
+    console.print(", ".join(f"{hf.PREFIX}{kind} ({least:,})" for kind, least in larger.items()), highlight=False)
     console.print()
     table = Table("refused", "why", box=None, header_style="bold")
     for kind, reason in refused.items():

@@ -201,8 +201,8 @@ def find(kind: str) -> str:
     """The registered name of hf:KIND, or why there is none."""
     if kind in TYPES["refused"]:
         raise BadInput(f"{PREFIX}{kind} does not work here: {TYPES['refused'][kind]}")
-    if kind not in TYPES["works"]:
-        raise unknown("causal type of the transformers library", kind, TYPES["works"])
+    if kind not in (works := [*TYPES["works"], *TYPES["larger"]]):
+        raise unknown("causal type of the transformers library", kind, works)
     return name_of(kind)
 
 
@@ -217,7 +217,7 @@ def name_of(kind: str) -> str:
     return f"hf-{kind.replace('_', '-')}"
 
 
-for each in TYPES["works"]:
+for each in (*TYPES["works"], *TYPES["larger"]):
     ARCHS.add(name_of(each), extra="hf", fixed_block=True, note=f"{each} of the transformers library")(
         partial(build, kind=each)
     )

@@ -145,7 +145,7 @@ def test_the_types_that_the_documentation_names_work(kind):
 
 def test_types_were_tried_with_the_library_that_is_installed():
     assert hf.TYPES["transformers"] == transformers.__version__, "python -m tests.hf_types tries them again"
-    assert sorted([*hf.TYPES["works"], *hf.TYPES["refused"]]) == hf_types.kinds()
+    assert sorted([*hf.TYPES["works"], *hf.TYPES["larger"], *hf.TYPES["refused"]]) == hf_types.kinds()
     assert set(NAMED) <= set(hf.TYPES["works"])
     names = [hf.name_of(kind) for kind in hf_types.kinds()]
     assert len(set(names)) == len(names)
@@ -195,6 +195,8 @@ def test_other_records_do_not_name_the_library(smoke):
     [
         ("hf:lama", "no causal type of the transformers library 'lama'. Did you mean 'llama'?"),
         ("hf:bert", "hf:bert does not work here: base.pooler.dense.weight gets no gradient"),
+        ("hf:ctrl", "hf:ctrl does not work here: too large: at least 1,611,621 parameters with three layers"),
+        ("hf:gpt_oss", "hf-gpt-oss on hmm: its smallest size has 170,139 parameters, and the budget is 30,933"),
         ("hf:", "no causal type of the transformers library ''."),
     ],
 )
@@ -228,7 +230,8 @@ def test_all_does_not_mean_the_library_and_list_says_which_types_work(bench):
     listed = " ".join(out.split())
     assert code == 0
     assert all(hf.PREFIX + kind in listed for kind in hf_types.kinds())
-    assert f"transformers {transformers.__version__}: {len(hf.TYPES['works'])} types work" in listed
+    count = len(hf.TYPES["works"]) + len(hf.TYPES["larger"])
+    assert f"transformers {transformers.__version__}: {count} types work" in listed
     assert bench("list", "--arch", "mlp")[::2] == (
         2,
         "bench: bench list --arch takes hf, the models of the transformers library, not 'mlp'\n",
