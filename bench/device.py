@@ -344,13 +344,13 @@ def beside(work: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 def watch_waits(work: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, bool]:
     """Do it, and tell whether the host waited for the GPU, which no capture allows."""
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")  # which itself warns that it is new
+        try:
             answer = work()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
     return answer, any("synchronizing CUDA operation" in str(warning.message) for warning in caught)
 
 
