@@ -142,8 +142,8 @@ def render(binaries: list[Binary]) -> str:
     faulty = sum(bool(one.complaints()) for one in binaries)
     note = (
         f"Linear recurrences run in fla-core's kernels, with float32 products, chunks of {FUSED_CHUNK} positions, tiles"
-        f" of {TILE} keys or values and {WARPS} warps. fla's tuner, which would choose configurations by time, is not"
-        " used. The sizes are those of the presets `paper` and `small`."
+        f" of {TILE} keys or values and up to {WARPS} warps. fla's tuner, which would choose configurations by time, is"
+        " not used. The sizes are those of the presets `paper` and `small`."
         f" **Binaries with a fault: {faulty} of {len(binaries)}** (more than {SMALL_SPILL} bytes spilled per thread, or"
         " more shared memory than the GPU has). Seconds are the slowest compilation on the machine that made this page."
         " Before training, a run compares its shapes with float64. No GPU was used: whether other configurations are"

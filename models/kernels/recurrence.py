@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 CHUNK = 64  # positions per matrix; at their training horizons most tasks fit into one
 FUSED_CHUNK = 16  # with float32 products fla's default of 64 spills more, takes longer to compile, and inverts in TF32
 TILE, WARPS = 32, 4  # keys or values of a block of fla's kernels, and its warps
+FEWER_WARPS = {"prepare_wy_repr_bwd_kernel": 2}  # with four, its code for 32 keys has a race in shared memory
 GRID = 65535  # CUDA's limit for the second axis of a grid, where fla has sequences times heads
 
 
@@ -72,7 +73,8 @@ def _kernels() -> dict[str, Callable[..., Any]]:
     for tuner in _tuners():
         usual = tuner.configs[0].kwargs
         tiles = {size: TILE for size in ("BK", "BV") if size in usual}
-        tuner.configs = [Config({**usual, **tiles}, num_warps=WARPS, num_stages=1)]
+        warps = FEWER_WARPS.get(tuner.base_fn.__name__, WARPS)
+        tuner.configs = [Config({**usual, **tiles}, num_warps=warps, num_stages=1)]
     return {"decayed_sum": chunk_simple_gla, "delta_rule": chunk_gated_delta_rule}
 
 
