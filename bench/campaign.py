@@ -160,7 +160,7 @@ class Campaign:
 
     def steps_per_second(self, shared: int, precisions: tuple[str, ...]) -> dict[tuple[int, str], float]:
         """Of so many seeds in a process, for each precision; a precision whose runs fail is left out."""
-        settings = {"steps": self.size.timing_steps, "sequences": 256}
+        settings: dict[str, Any] = {"steps": self.size.timing_steps, "sequences": 256}
         seeds = range(PUBLISHED_FROM, PUBLISHED_FROM + shared)
         configs = [
             self.config(self.size.preset, *SPEED_ROW, seed=seed, **settings, precision=precision)
