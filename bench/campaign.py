@@ -4,6 +4,7 @@ facts     driver, GPUs, compiler, versions, commit
 kernels   `bench kernels`: every attention kernel checked, then timed
 smoke     every architecture, a few steps on hmm
 timing    some steps of every headline row, from which the hours of the last stage follow
+speed     as many steps of one row: 1, 2, 4 and 8 seeds on one GPU, and each precision
 runs      the headline rows at the preset `paper`, all rows of one seed before the next seed
 
 Everything is written to one folder. Finished runs are skipped, so the same command goes on after an interruption. A
@@ -28,6 +29,7 @@ from bench import VERSION
 from bench.config import RunConfig, compose
 from bench.device import machine_facts
 from bench.engine import dispatch
+from bench.engine.events import events_path, read_events
 from bench.engine.perform import read_finished
 from bench.engine.plan import Plan
 from bench.records import RunRecord, write_whole
@@ -36,6 +38,9 @@ from bench.seeds import PUBLISHED_FROM
 from models.base import ARCHS
 
 ROWS = tuple((task, arch) for task in ("bijection", "hmm") for arch in ("transformer", "mamba2", "lstm", "mlp"))
+SPEED_ROW = ROWS[0]
+SHARED_SEEDS = (1, 2, 4, 8)  # that share a process
+PRECISIONS = ("fp32", "tf32", "bf16")
 RUNS = "runs"
 PACKED = ("facts.json", "kernels.txt", "log.txt", "smoke.json", "timing.json")
 PACKED_RUNS = ("*.json", "*.safetensors", "*.events.jsonl")
@@ -70,6 +75,7 @@ class Campaign:
             self.train("smoke", [self.config("smoke", "hmm", arch) for arch in self.archs()])
             timing = [self.config(self.size.preset, *row, steps=self.size.timing_steps) for row in ROWS]
             timed = [record for record in self.train("timing", timing) if record.ok]
+            self.write("timing", {"runs": [r.to_json() for r in timed], "speed": self.measure_speed()})
             self.train_rows(seeds, hours, {(r.config.task, r.config.arch): seconds_per_step(r) for r in timed})
         finally:
             members = self.pack()
@@ -125,13 +131,51 @@ class Campaign:
         """Runs of a stage in a folder of their own, and all their records in one file that no table takes for a row."""
         self.say(f"{stage}: {len(configs)} runs, {self.plan.jobs} at a time")
         found = dispatch.run_all(configs, replace(self.plan, out=self.out / stage), self.console)
-        if stage != RUNS:
-            records = [record.to_json() for record in found]
-            write_whole(self.out / f"{stage}.json", (json.dumps(records) + "\n").encode())
+        if stage == "smoke":
+            self.write(stage, [record.to_json() for record in found])
         for record in found:
             if not record.ok:
                 self.fail(f"{stage}: {record.config.arch} on {record.config.task} failed: {record.error}")
         return found
+
+    def write(self, stage: str, content: Any) -> None:
+        write_whole(self.out / f"{stage}.json", (json.dumps(content) + "\n").encode())
+
+    def measure_speed(self) -> list[dict[str, Any]]:
+        """Steps a second on one GPU, of all its runs together, and the ratio to a single run in fp32."""
+        if self.device != "cuda":
+            self.say("speed: skipped, because a CPU trains in fp32, one run in a process")
+            return []
+        rates: dict[tuple[int, str], float] = {}
+        for shared in SHARED_SEEDS:
+            rates |= self.steps_per_second(shared, PRECISIONS if shared == 1 else PRECISIONS[:1])
+        one = rates.get((1, PRECISIONS[0]))
+        found = []
+        for (shared, precision), rate in rates.items():
+            ratio = rate / one if one else None
+            compared = "" if ratio is None else f", {ratio:.2f} times one run in {PRECISIONS[0]}"
+            self.say(f"speed: {shared} in a process, {precision}: {rate:.1f} steps a second{compared}")
+            found.append({"per_gpu": shared, "precision": precision, "steps_per_second": rate, "ratio": ratio})
+        return found
+
+    def steps_per_second(self, shared: int, precisions: tuple[str, ...]) -> dict[tuple[int, str], float]:
+        """Of so many seeds in a process, for each precision; a precision whose runs fail is left out."""
+        settings: dict[str, Any] = {"steps": self.size.timing_steps, "sequences": 256}
+        seeds = range(PUBLISHED_FROM, PUBLISHED_FROM + shared)
+        configs = [
+            self.config(self.size.preset, *SPEED_ROW, seed=seed, **settings, precision=precision)
+            for precision in precisions
+            for seed in seeds
+        ]
+        plan = replace(self.plan, out=self.out / f"speed-{shared}", jobs=1, per_gpu=shared)
+        rates: dict[tuple[int, str], float] = {}
+        for record in dispatch.run_all(configs, plan, self.console):
+            name = (shared, record.config.precision)
+            if record.ok:
+                rates[name] = rates.get(name, 0.0) + pace(events_path(record.config, plan.out))
+            else:
+                self.fail(f"speed: {shared} in a process, {name[1]}: {record.error}")
+        return rates
 
     def train_rows(self, seeds: int, hours: float | None, seconds: dict[tuple[str, str], float]) -> None:
         """The headline rows whose timing succeeded, as many runs as the hours allow."""
@@ -163,6 +207,12 @@ class Campaign:
                 archive.add(path, Path(self.size.name) / path.relative_to(self.out), recursive=False)
         unfinished.replace(self.archive)
         return len(found)
+
+
+def pace(events: Path) -> float:
+    """Steps a second of a run, by its event log: a record of runs that share a process has no seconds."""
+    looks = [event for event, _ in read_events(events) if event["event"] == "step"]
+    return float((looks[-1]["step"] - looks[0]["step"]) / (looks[-1]["seconds"] - looks[0]["seconds"]))
 
 
 def seconds_per_step(record: RunRecord) -> float:

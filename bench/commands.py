@@ -27,7 +27,7 @@ from bench.claims import markdown as claims_markdown
 from bench.claims import published
 from bench.claims.verdicts import Verdict, judge
 from bench.config import CHOICES, FIXED, RunConfig, parse_settings, task_parameters
-from bench.device import cores, gpus, pick_device, require_compiler, threads
+from bench.device import cores, gpu_problem, gpus, pick_device, require_compiler, threads
 from bench.engine import dispatch
 from bench.engine.events import tensorboard_writer
 from bench.engine.grid import make_configs
@@ -421,6 +421,8 @@ def gpu_command(options: argparse.Namespace, console: Console) -> int:
         raise BadInput(f"--hours must be at least 0, not {options.hours:g}")
     device = "cpu"
     if not options.rehearse:
+        if problem := gpu_problem():
+            raise BadInput(f"{problem}. Try the command on the CPU with --rehearse")
         device, why = pick_device("auto")
         if device != "cuda":
             raise BadInput(f"{why.removeprefix('auto: ')}. Try the command on the CPU with --rehearse")

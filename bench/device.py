@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sysconfig
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 DRIVER = Path("/proc/driver/nvidia/version")
+NO_DEVICE = 100  # what CUDA answers on a machine without a GPU, and where CUDA_VISIBLE_DEVICES hides them all
 BF16_WIDTH = 128  # of a model: at less, Muon takes too little of a step to change its rounding
 
 
@@ -64,16 +66,23 @@ def pick_device(asked: str) -> tuple[str, str]:
     if problem := gpu_problem():
         raise BadInput(f"{problem}; or train on the CPU with --device cpu")
     if torch.cuda.is_available():
+        _remember_start()
         return "cuda", "auto: there is a CUDA device" if asked == "auto" else "asked for"
     if number and number[1]:
         raise BadInput(f"there is no GPU {number[1]}. Use --device cpu or leave it at auto")
-    if not DRIVER.exists():
-        why = "there is no CUDA device"
-    else:
-        why = f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no device in use"
+    why = _why_no_gpu()
     if asked != "auto":
         raise BadInput(f"{why}. Use --device cpu or leave it at auto")
     return "cpu", f"auto: {why}"
+
+
+def _why_no_gpu() -> str:
+    """A container sees its host's driver in /proc, whether it was given a GPU or not."""
+    if not DRIVER.exists():
+        return "there is no CUDA device"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return "CUDA_VISIBLE_DEVICES is empty"
+    return "there is an NVIDIA driver, but this process was given no GPU (docker: --gpus all)"
 
 
 def has_gpu() -> bool:
@@ -89,6 +98,12 @@ def gpu_problem() -> str | None:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
+    code = driver.cuInit(0)
+    if code == NO_DEVICE:
+        return None
+    if code != 0:
+        name, text = _cuda_error(driver, code)
+        return f"there is an NVIDIA driver, but CUDA does not start: {name} ({code}), {text}"
     found = ctypes.c_int()
     driver.cuDriverGetVersion(ctypes.byref(found))
     wanted = torch.version.cuda
@@ -107,6 +122,16 @@ def gpu_problem() -> str | None:
     return None
 
 
+def _cuda_error(driver: ctypes.CDLL, code: int) -> tuple[str, str]:
+    """CUDA's own name and description of an error."""
+    texts = []
+    for ask in (driver.cuGetErrorName, driver.cuGetErrorString):
+        text = ctypes.c_char_p()
+        ask(code, ctypes.byref(text))
+        texts.append((text.value or b"unknown error").decode())
+    return texts[0], texts[1]
+
+
 def runs_on(target: str, major: int, minor: int) -> bool:
     """sm_XY runs on X.Y and later minors, compute_XY on everything later."""
     kind, _, digits = target.partition("_")
@@ -118,13 +143,21 @@ _chosen: int | None = None
 
 
 def _choose(number: int) -> None:
-    """The first choice of a process stands, because CUDA's numbers count from it."""
+    """CUDA reads CUDA_VISIBLE_DEVICES once, when it starts, so the first choice of a process stands."""
     global _chosen
+    if torch.cuda.is_initialized():
+        _remember_start()
     if _chosen is None:
         use_gpu(number)
         _chosen = number
     elif _chosen != number:
-        raise BadInput(f"this process has chosen GPU {_chosen}: another one takes a new process")
+        raise BadInput(f"CUDA uses GPU {_chosen} in this process: cuda:{number} takes a new process")
+
+
+def _remember_start() -> None:
+    """CUDA has started, on the first visible GPU if no other one was chosen."""
+    global _chosen
+    _chosen = _chosen or 0
 
 
 def use_gpu(number: int) -> None:
@@ -309,6 +342,18 @@ def beside(work: Callable[[], torch.Tensor]) -> torch.Tensor:
     return answer
 
 
+def watch_waits(work: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, bool]:
+    """Do it, and tell whether the host waited for the GPU, which no capture allows."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")  # which itself warns that it is new
+        try:
+            answer = work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return answer, any("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+
+
 def own_stream(device: str) -> AbstractContextManager[object]:
     """To be entered again and again: what is launched inside waits for nothing that was launched elsewhere."""
     return torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else nullcontext()
@@ -320,7 +365,7 @@ def _side_stream() -> torch.cuda.Stream:
 
 
 class Stopwatch:
-    """Seconds that the device spends on parts of a run. On a GPU they are read where the run waits for it anyway."""
+    """Seconds that the device spends on parts of a run. Reading waits for the GPU, so it belongs where a run waits."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -341,7 +386,9 @@ class Stopwatch:
             self.seconds += time.perf_counter() - before
 
     def read(self) -> float:
-        """What was measured since the last time. All of it must be done."""
+        """What was measured since the last time."""
+        if self.pending:
+            self.pending[-1][1].synchronize()
         found = self.seconds + sum(start.elapsed_time(stop) for start, stop in self.pending) / 1e3
         self.seconds = 0.0
         self.pending.clear()
@@ -393,6 +440,11 @@ def release_memory(device: str) -> None:
 def reset_peak_memory(device: str) -> None:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
+
+
+def allocated_memory(device: str) -> dict[str, int]:
+    """Bytes that tensors on the GPU take now; nothing off the GPU."""
+    return {"allocated_bytes": torch.cuda.memory_allocated()} if device == "cuda" else {}
 
 
 def peak_memory(device: str) -> tuple[int | None, int | None]:

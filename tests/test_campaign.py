@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from bench import campaign
 from bench.board import archives
 from bench.cli import main
+from bench.config import compose
 from bench.run.source import Source
 
 COMMIT = Source("0" * 40, False)
 ROW = ("hmm", "mlp-pointwise")
+ROWS = campaign.ROWS
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +67,11 @@ def test_what_a_campaign_packs_is_added_with_its_weights_and_verified(archive, t
     facts = json.loads(members["tunnel-bench-rehearsal/facts.json"])
     assert facts["commit"] == COMMIT.commit
     assert facts["cores"] >= 1
-    assert "hours a run" in members["tunnel-bench-rehearsal/log.txt"].decode()
+    log = members["tunnel-bench-rehearsal/log.txt"].decode()
+    assert "hours a run" in log
+    assert "speed: skipped, because a CPU trains in fp32, one run in a process" in log
+    timing = json.loads(members["tunnel-bench-rehearsal/timing.json"])
+    assert ([record["status"] for record in timing["runs"]], timing["speed"]) == (["ok"], [])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     assert main(["board", "--runs", "runs", "--add", str(archive)]) == 0
@@ -116,6 +123,61 @@ def test_a_commit_that_nobody_can_find_is_said_before_any_work(tmp_path, monkeyp
     assert told in out[: out.index("smoke:")]
 
 
+def test_the_speed_of_shared_processes_and_precisions_is_compared_with_one_run(tmp_path, monkeypatch):
+    """Without a GPU: eight seeds at half the pace each are four times one, and tf32 is twice as fast."""
+    from types import SimpleNamespace
+
+    from rich.console import Console
+
+    from bench.engine.events import events_path
+    from bench.engine.plan import Plan
+
+    planned = []
+
+    def run_all(configs, plan, console):
+        planned.append((len(configs), plan.per_gpu, plan.jobs))
+        for config in configs:
+            rate = 100 * (0.5 if len(configs) == 8 else 1) * (2 if config.precision == "tf32" else 1)
+            path = events_path(config, plan.out)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            events = [{"event": "started"}]
+            events += [{"event": "step", "step": step, "seconds": 7 + step / rate} for step in (2, 4)]
+            path.write_text("".join(json.dumps(event) + "\n" for event in events))
+        return [SimpleNamespace(ok=config.precision != "bf16", error="no bf16", config=config) for config in configs]
+
+    def config(self, preset, task, arch, seed, steps, sequences, precision):
+        return replace(compose(preset, arch, task, seed, "cpu", {"steps": steps}), precision=precision)
+
+    monkeypatch.setattr(campaign.dispatch, "run_all", run_all)
+    monkeypatch.setattr(campaign.Campaign, "config", config)
+    monkeypatch.setattr(campaign, "SPEED_ROW", ("bijection", "mlp"))
+    made = campaign.Campaign(tmp_path, campaign.REHEARSAL, Plan(tmp_path, jobs=2), "cuda", Console())
+    found = {(one["per_gpu"], one["precision"]): one for one in made.measure_speed()}
+    assert planned == [(3, 1, 1), (2, 2, 1), (4, 4, 1), (8, 8, 1)]
+    assert found[1, "fp32"]["steps_per_second"] == pytest.approx(100)
+    assert found[8, "fp32"]["ratio"] == pytest.approx(4)
+    assert found[1, "tf32"]["ratio"] == pytest.approx(2)
+    assert (1, "bf16") not in found
+    assert made.problems == ["speed: 1 in a process, bf16: no bf16"]
+    assert (
+        "8 in a process, fp32: 400.0 steps a second, 4.00 times one run in fp32" in (tmp_path / "log.txt").read_text()
+    )
+
+
+def test_the_readme_estimates_the_hours_from_the_preset_and_two_times_of_a_step():
+    import re
+
+    text = " ".join((Path(__file__).resolve().parent.parent / "README.md").read_text().split())
+    told = re.search(
+        r"([\d.]+) to ([\d.]+) hours on one GPU, for (\d+) runs of ([\d,]+) steps at (\d+) to (\d+) ms", text
+    )
+    assert told, "README gives no estimate"
+    runs, steps = len(ROWS) * 3, compose("paper", "mlp", "hmm", 0, "cpu", {}).steps
+    assert (int(told[3]), int(told[4].replace(",", ""))) == (runs, steps)
+    for hours, milliseconds in ((told[1], told[5]), (told[2], told[6])):
+        assert float(hours) == pytest.approx(runs * steps * float(milliseconds) / 3.6e6, rel=0.05)
+
+
 def test_hours_take_the_first_runs_that_fit():
     cost = {"a": 3.0, "b": 5.0, "c": 1.0}
     assert campaign.fit_into(list(cost), cost.get, None) == ["a", "b", "c"]
@@ -136,6 +198,13 @@ def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, words, told):
     assert main(["gpu", "--out", str(tmp_path / "gpu"), *words]) == 2
     assert capsys.readouterr().err == told
     assert not (tmp_path / "gpu").exists()
+
+
+def test_a_gpu_that_cannot_be_used_is_one_line_of_options_that_exist(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bench.commands.gpu_problem", lambda: "CUDA does not start: reason")
+    assert main(["gpu", "--out", str(tmp_path / "gpu")]) == 2
+    told = "bench: CUDA does not start: reason. Try the command on the CPU with --rehearse\n"
+    assert capsys.readouterr().err == told
 
 
 def test_names_and_links_of_an_archive_are_never_followed(archive, tmp_path, monkeypatch):

@@ -197,6 +197,22 @@ def test_a_batch_that_does_not_fit_is_split_with_the_same_gradient(smoke, monkey
     assert plain.notes == []
 
 
+def test_memory_that_ends_while_gradients_are_clipped_cuts_the_batch(smoke, monkeypatch):
+    clip, calls = torch.nn.utils.clip_grad_norm_, []
+
+    def crowded(*arguments, **settings):
+        calls.append(1)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried")
+        return clip(*arguments, **settings)
+
+    monkeypatch.setattr("bench.run.run.step_flops", lambda *_: 1)
+    monkeypatch.setattr("torch.nn.utils.clip_grad_norm_", crowded)
+    record, _ = run_one(smoke(batch=4, steps=2))
+    assert record.status == "ok"
+    assert record.notes == ["out of memory at step 1 (CUDA out of memory): the batch goes in 2 parts"]
+
+
 def test_one_sequence_that_does_not_fit_is_a_failed_record(smoke, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried")
@@ -479,3 +495,20 @@ def test_an_optimizer_whose_state_is_not_kept_would_be_noticed(smoke, tmp_path, 
     whole = make_model(config)
     finish(fit(whole, config.make_task(), config, silent))
     assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), whole.parameters(), strict=True))
+
+
+def test_a_checkpoint_between_watch_points_has_all_seconds_of_drawing(smoke, tmp_path, monkeypatch):
+    """They are counted on the device, and read only where something is written down."""
+    from bench.run.train import fit
+
+    config = smoke(steps=100)
+    read, total = iter(range(1, 1000)), []
+    monkeypatch.setattr("bench.device.Stopwatch.read", lambda self: total.append(next(read)) or total[-1])
+    keeper = Keeper(config, tmp_path, pace=Pace(steps=7, seconds=1e9, spare=0.0))
+    run = fit(make_model(config), config.make_task(), config, lambda _: None, keeper)
+    for _ in range(7):
+        next(run)
+    state, _ = parse(next(tmp_path.glob("*.checkpoint-*")).read_bytes())
+    assert state["step"] == 7
+    assert len(total) == 2  # the watch point at step 5, and the checkpoint
+    assert state["data_seconds"] == sum(total)

@@ -216,7 +216,7 @@ def test_a_driver_that_torch_cannot_use_is_not_taken_for_no_gpu(bench, monkeypat
     monkeypatch.setattr("torch.version.cuda", "13.0")
     code, _, err = bench("run", "--device", "cuda")
     assert code == 2
-    assert "there is an NVIDIA driver, but torch for CUDA 13.0 finds no device in use" in err
+    assert "there is an NVIDIA driver, but this process was given no GPU (docker: --gpus all)" in err
     assert pick_device("auto")[0] == "cpu"  # CUDA_VISIBLE_DEVICES may hide it, or the container
     monkeypatch.setattr("torch.version.cuda", None)
     for asked in ("cuda", "auto"):

@@ -203,3 +203,12 @@ def test_every_direct_dependency_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
     assert {re.match(r"[\w-]+", name)[0] for name in named} <= pinned
+
+
+def test_the_table_of_nodes_is_the_one_that_the_null_gpu_is_held_to():
+    nodes = json.loads((ROOT / "tests/nullgpu/nodes.json").read_text())["paper"]
+    table = (ROOT / "docs/cuda.md").read_text().partition("| architecture | before | after |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    tested = {arch: int(after.replace(",", "")) for arch, _, after, _ in rows if "not tested" not in after}
+    assert tested == nodes
+    assert len(rows) >= 5

@@ -238,6 +238,18 @@ def test_a_failed_check_prints_no_time_and_fails(monkeypatch, capsys):
     assert "1 checks failed, so nothing was timed" in capsys.readouterr().out
 
 
+def test_beside_a_gpu_that_cannot_be_used_the_interpreter_checks_and_says_why(monkeypatch, capsys):
+    from rich.console import Console
+
+    monkeypatch.setattr(kernels, "gpu_problem", lambda: "CUDA does not start: reason")
+    monkeypatch.setattr(kernels, "check_all", lambda device: [kernels.Checked("sm_80", Case(39, 32), {"out": 0.0})])
+    assert kernels.report(Console(width=300)) == 0
+    out = capsys.readouterr().out
+    assert "executed by an interpreter of PTX (CUDA does not start: reason)" in out
+    assert "Not measured: times, because CUDA does not start: reason." in out
+    assert "--device" not in out
+
+
 def test_kernels_are_checked_and_timed_with_the_arithmetic_of_a_run(monkeypatch):
     from rich.console import Console
 
@@ -341,6 +353,7 @@ def test_a_captured_step_trains_exactly_as_the_plain_one(smoke, monkeypatch):
         if captured:
             monkeypatch.setattr("bench.run.train.capture", lambda work: work)
             monkeypatch.setattr("bench.run.train.beside", lambda work: work())
+            monkeypatch.setattr("bench.run.train.watch_waits", lambda work: (work(), False))
             monkeypatch.setattr("bench.run.train.wants_capture", lambda config: True)
         model = make_model(config)
         curve, *_ = finish(fit(model, config.make_task(), config, lambda _: None))
@@ -351,6 +364,7 @@ def test_a_captured_step_trains_exactly_as_the_plain_one(smoke, monkeypatch):
 def test_a_captured_step_reads_only_its_own_buffers(monkeypatch):
     """After the capture every batch is copied into the same memory, which a graph needs."""
     monkeypatch.setattr("bench.run.train.beside", lambda work: work())
+    monkeypatch.setattr("bench.run.train.watch_waits", lambda work: (work(), False))
     captures = []
 
     def capture(work):
@@ -366,7 +380,7 @@ def test_a_captured_step_reads_only_its_own_buffers(monkeypatch):
 
     from tasks.base import Batch
 
-    take = CapturedStep(step)
+    take = CapturedStep(step, [])
     results = []
     for i in range(6):
         n = torch.full((2,), i)
@@ -375,6 +389,31 @@ def test_a_captured_step_reads_only_its_own_buffers(monkeypatch):
     assert len({pointer for pointer, _ in seen[CapturedStep.WARM_UP :]}) == 1
     assert [total for _, total in seen] == [0, 2, 4, 6, 8, 10]
     assert [int(r) for r in results] == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_step_that_waits_for_the_gpu_is_never_captured(smoke, monkeypatch):
+    """torch warns of the wait where it is asked to, as on a GPU; the run goes on and says why it is slower."""
+    import warnings
+
+    from bench.run.run import run_one
+    from bench.run.train import NOT_CAPTURED, loss_nats
+
+    def waiting(model, batch, answer):
+        if modes[-1:] == ["warn"]:
+            warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+        return loss_nats(model, batch, answer)
+
+    modes = []
+    monkeypatch.setattr("torch.cuda.set_sync_debug_mode", modes.append)
+    monkeypatch.setattr("bench.run.train.loss_nats", waiting)
+    monkeypatch.setattr("bench.run.train.beside", lambda work: work())
+    monkeypatch.setattr("bench.run.train.capture", lambda work: pytest.fail("captured"))
+    monkeypatch.setattr("bench.run.train.wants_capture", lambda config: True)
+    monkeypatch.setattr("bench.run.run.step_flops", lambda *_: 1)
+    record, _ = run_one(smoke(steps=8))
+    assert record.status == "ok", record.error
+    assert record.notes == [NOT_CAPTURED]
+    assert modes == ["warn", "default"]
 
 
 def test_a_training_step_never_waits_for_the_host(smoke, monkeypatch):
@@ -443,28 +482,49 @@ def test_the_page_has_the_roofline_of_float32():
     assert kernels.EXECUTION in text
 
 
-def test_a_kernel_of_flas_of_which_every_configuration_spills_fails_the_page(monkeypatch, capsys):
-    """One that does not is enough: the tuner takes the fastest."""
+@pytest.mark.parametrize("fault", [{}, {"spilled": 96}, {"shared": 200 * 1024}])
+def test_a_kernel_of_flas_that_spills_or_does_not_fit_fails_the_page(monkeypatch, capsys, fault):
     from rich.console import Console
 
-    from bench.check.recurrences import Binary
+    from bench.check.recurrences import Binary, Sizes
 
-    fine = Binary("sm_89", "delta_rule", "solve", 40, 0, 1024, 0.5)
-    spills, unfit = replace(fine, spilled=96), replace(fine, shared=200 * 1024)
+    one = replace(Binary("sm_89", Sizes("delta_rule", 64, 48), "solve", 40, 0, 1024, 0.5), **fault)
     monkeypatch.setattr(kernels.binaries, "jobs", lambda targets: [])
-    for found, code in (([fine, spills], 0), ([spills, unfit], 1)):
-        monkeypatch.setattr(kernels.recurrences, "compile_all", lambda *_, found=found: iter([found]))
-        assert kernels.report_static(None, Console()) == code
-    assert "bench: sm_89 delta_rule solve: no configuration fits without spilling" in capsys.readouterr().err
+    monkeypatch.setattr(kernels.recurrences, "compile_all", lambda *_: iter([[one]]))
+    monkeypatch.setattr(kernels.recurrences, "sizes_of_runs", list)
+    assert kernels.report_static(None, Console()) == bool(fault)
+    assert ("bench: sm_89 solve at delta_rule, 64, 48: " in capsys.readouterr().err) == bool(fault)
 
 
-def test_a_row_of_flas_kernels_counts_what_spills_and_what_does_not_fit():
-    from bench.check.recurrences import Binary, render
+def test_the_page_has_every_kernel_of_flas_that_runs_use_and_none_has_a_fault():
+    from bench.check.binaries import SMALL_SPILL, TARGETS
+    from bench.check.recurrences import DEVICES, sizes_of_runs
 
-    one = Binary("sm_89", "delta_rule", "solve", 40, 0, 1024, 0.5)
-    page = render([one, replace(one, registers=255, spilled=96), replace(one, shared=200 * 1024, seconds=2.0)])
-    (row,) = [line for line in page.splitlines() if line.startswith("| sm_89")]
-    cells = [cell.strip() for cell in row.split("|")[1:-1]]
-    assert cells == ["sm_89", "delta_rule", "solve", "3", "255", "1", "96", "204800", "1", "2", "3"]
-    assert "1 of 3 configurations spill" in page
-    assert "1 need more shared memory" in page
+    assert list(DEVICES) == [name for name, (backend, *_) in TARGETS.items() if backend == "cuda"]
+    section = TABLE.read_text().partition("## Linear recurrences")[2]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if "| sm_" in line]
+    found = {}
+    for target, name, keys, values, kernel, registers, spilled, shared, _ in rows:
+        found.setdefault((target, name, int(keys), int(values)), set()).add(kernel)
+        assert 0 < int(registers) <= 255
+        assert int(spilled) <= SMALL_SPILL
+        assert int(shared) <= TARGETS[target][3]
+    assert found.keys() == {(target, *sizes) for target in DEVICES for sizes in sizes_of_runs()}
+    for name in ("decayed_sum", "delta_rule"):
+        kernels_of = {frozenset(kernels) for (_, rule, *_), kernels in found.items() if rule == name}
+        assert len(kernels_of) == 1
+        assert len(next(iter(kernels_of))) >= 6
+
+
+def test_a_kernel_of_flas_is_compiled_again_as_the_page_says():
+    from bench.check.recurrences import Sizes, compile_all
+
+    (binaries,) = compile_all(["sm_80"], [Sizes("decayed_sum", 24, 48)], 1)
+    section = TABLE.read_text().partition("## Linear recurrences")[2]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if "| sm_80" in line]
+    page = {row[4]: int(row[5]) for row in rows if row[1:4] == ["decayed_sum", "24", "48"]}
+    found = {}
+    for one in binaries:
+        found[one.kernel] = max(one.registers, found.get(one.kernel, 0))
+        assert not one.complaints()
+    assert found == page

@@ -8,13 +8,18 @@ import fla.ops.gated_delta_rule  # noqa: F401  as for a machine without a GPU: i
 import pytest
 import torch
 import triton
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.driver import driver
 
-from bench.check.ptx.driver import executing
+from bench.check.ptx.driver import Driver, executing
 from bench.check.ptx.machine import Launch
 from bench.check.ptx.memory import Global
 from bench.check.ptx.program import Fault, Program
+from bench.config import compose
+from bench.run.run import check_recurrences
 from models.kernels import attention_triton
-from models.kernels.check import Case, Recurrence, errors, failures, recurrence_errors
+from models.kernels.check import Case, Recurrence, errors, failures, recurrence_errors, warm_up
+from models.linear import Mixer
 
 SMALL = {"batch": 1, "heads": 2}
 # stricter than what a run asks for: fp32 to a few roundings, half precision to the rounding of its inputs
@@ -203,16 +208,54 @@ def test_a_fault_names_the_instruction(body, blocks, message):
 
 @pytest.mark.parametrize(
     "case",
-    [Recurrence("decayed_sum", 20, 1, 16, 17, batch=1), Recurrence("delta_rule", 20, 1, 16, 16, batch=1)],
+    [
+        Recurrence("decayed_sum", 20, 1, 16, 17, batch=1),  # keys of 16 or less are widened
+        Recurrence("decayed_sum", 20, 1, 24, 25, batch=1),
+        Recurrence("delta_rule", 20, 1, 24, 24, batch=1),
+    ],
     ids=str,
 )
 def test_flas_kernels_agree_with_float64(case):
-    """One of each kernel's configurations, with chunks of 16: float32 throughout, no TF32 product."""
+    """In the configuration that runs use, with chunks of 16: float32 throughout, no TF32 product."""
     with executing("sm_80") as launched:
         found = recurrence_errors(case, "cpu")
     assert max(found.values()) <= TOLERANCE["float32"], found
     assert len(launched) >= 6
     assert sum(launch.executed["mma"] for launch in launched) == 0
+
+
+class Counting(Driver):
+    """Compiles what is launched, launches nothing, and remembers which kernels it was given."""
+
+    launcher_cls = lambda *_: lambda *_, **__: None  # noqa: E731
+
+    def load_binary(self, name, *_):
+        self.loaded = [*getattr(self, "loaded", []), name]
+        return object(), None, 0, 0, 1024
+
+
+@pytest.mark.parametrize("arch", ["mamba2", "gated-deltanet"])
+def test_after_the_check_of_a_recurrence_nothing_is_tuned_or_compiled(monkeypatch, arch):
+    """fla's tuner would time every configuration, in the middle of training where the batch size is new."""
+    monkeypatch.setattr(Autotuner, "_bench", lambda *_, **__: pytest.fail("a kernel is tuned"))
+    monkeypatch.setattr("bench.run.run.require_right_recurrence", lambda case, device: warm_up(case, device))
+    config = compose("smoke", arch, "bijection", 0, "cpu", {"batch": 6, "sequences": 40})
+    model = config.make_model()
+    mixer = next(module for module in model.modules() if isinstance(module, Mixer))
+    before, here = driver._active, Counting("sm_80", lambda ptx: ptx)
+    driver.set_active(here)
+    try:
+        check_recurrences(model, config)
+        compiled = len(here.loaded)
+        assert compiled >= 6
+        length = config.make_task().shape.length(config.horizon)
+        for batch in (6, 40):
+            warm_up(Recurrence(mixer.recurrence, length, mixer.heads, mixer.keys, mixer.values, batch), "cpu")
+        assert len(here.loaded) == compiled
+        warm_up(Recurrence(mixer.recurrence, length, mixer.heads, mixer.keys, mixer.values, 7), "cpu")
+        assert len(here.loaded) > compiled  # what the check would miss if it kept to another batch size
+    finally:
+        driver._active = before
 
 
 def test_the_long_path_skips_blocks_of_future_keys():

@@ -14,7 +14,7 @@ from bench.config import compose
 from bench.run.run import check_recurrences, step_flops
 from bench.seeds import generator
 from models.base import POSITIONS, Geometry, Shift, count_parameters
-from models.kernels import check
+from models.kernels import check, recurrence
 from models.kernels.recurrence import CHUNK, chunked, decayed_sum, decayed_sum_step, delta_rule, delta_rule_step, fused
 from models.linear import TAPS, ShortConv
 from models.taps import record
@@ -179,20 +179,24 @@ def test_on_cuda_flas_kernels_are_asked_for_float32(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "fla.ops.simple_gla", SimpleNamespace(chunk_simple_gla=kernel))
     monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", SimpleNamespace(chunk_gated_delta_rule=kernel))
+    monkeypatch.setattr(recurrence, "_kernels", recurrence._kernels.__wrapped__)
     fused("decayed_sum", *inputs(3)[:4])
     fused("delta_rule", *inputs(3))
     assert asked == [("ieee", 1.0, 16), ("ieee", 1.0, 16)]
 
 
 def test_a_run_checks_flas_kernels_at_the_shapes_that_it_will_use(monkeypatch):
-    checked = []
+    checked, warm = [], []
     monkeypatch.setattr("bench.run.run.require_right_recurrence", lambda case, device: checked.append(case))
+    monkeypatch.setattr("bench.run.run.warm_up", lambda case, device: warm.append(case))
     for arch, name in (("mamba2", "decayed_sum"), ("hybrid", "delta_rule")):
         config = compose("quick", arch, "hmm", 0, "cpu", {"horizons": (20, 50)})
         check_recurrences(config.make_model(), config)
         assert [(c.name, c.length) for c in checked] == [(name, 30), (name, 60)]
         assert checked[0].heads == 2
+        assert {(c.name, c.length, c.batch) for c in warm} == {(name, 30, config.batch), (name, 30, 64)}
         checked.clear()
+        warm.clear()
 
 
 def test_nothing_is_trained_on_a_recurrence_that_fails(monkeypatch):

@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from bench.check import binaries, recurrences
 from bench.check.timing import time_all
-from bench.device import cores, pick_device, settle_arithmetic
+from bench.device import cores, gpu_problem, pick_device, settle_arithmetic
 from bench.records import prepare_folder, write_whole
 from bench.registry import BadInput
 from bench.run.nvml import peak_flops
@@ -77,7 +77,8 @@ def execute(job: tuple[str, Case]) -> Checked:
 
 
 def report(console: Console) -> int:
-    device, why = pick_device("auto")
+    problem = gpu_problem()
+    device, why = ("cpu", problem) if problem else pick_device("auto")
     how = "on this GPU"
     if device != "cuda":
         how = f"compiled for {' and '.join(EXECUTED)} and executed by an interpreter of PTX ({why})"
@@ -98,7 +99,7 @@ def report(console: Console) -> int:
         time_all(console)
     else:
         print("All checks passed: numbers, bounds, alignment, races.")
-        print("Not measured: times, because there is no CUDA device.")
+        print(f"Not measured: times, because {why.removeprefix('auto: ')}.")
     return 0
 
 
@@ -110,9 +111,9 @@ def report_static(out: Path | None, console: Console) -> int:
     work = binaries.jobs(list(binaries.TARGETS))
     stream = binaries.in_processes(binaries.compile_job, work, cores())
     results = list(track(stream, "compiling", total=len(work)))
-    stream_of_lists = recurrences.compile_all(list(recurrences.DEVICES), cores())
-    total = len(recurrences.DEVICES) * len(recurrences.WIDTHS)
-    others = [one for some in track(stream_of_lists, "compiling fla's kernels", total=total) for one in some]
+    targets = list(recurrences.DEVICES)
+    lists = recurrences.compile_all(targets, recurrences.sizes_of_runs(), cores())
+    others = [one for some in track(lists, "compiling fla's kernels", total=len(targets)) for one in some]
     page = f"{render(results)}\n{recurrences.render(others)}"
     if out is None:
         print(page)

@@ -1,50 +1,84 @@
-"""Compile fla's kernels for real GPUs, in every configuration that fla's tuner would try, and read the binaries.
+"""Compile fla's kernels for real GPUs, as the runs of this suite use them, and read the binaries.
 
-A tuner launches each configuration and keeps the fastest, so all of them are compiled on a user's machine before a run
-starts. Reported for each kernel: how many there are, how many spill or do not fit, and how long they take to compile.
-The configuration that is kept is launched, and so counted, once more.
+A kernel has one configuration (models/kernels/recurrence.py). It is compiled for the shapes of every architecture with
+a linear recurrence at the presets `paper` and `small`.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import product
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from tabulate import tabulate
 
 from bench.check.binaries import SMALL_SPILL, TARGETS, read_usage
-from models.kernels.recurrence import FUSED_CHUNK
+from bench.config import compose
+from bench.presets import PRESETS
+from models.kernels.check import Recurrence, warm_up
+from models.kernels.recurrence import FUSED_CHUNK, TILE, WARPS
+from models.linear import Mixer
 
-DEVICES = {"sm_80": "NVIDIA A100-SXM4-80GB", "sm_89": "NVIDIA GeForce RTX 4090", "sm_90": "NVIDIA H100 80GB HBM3"}
-WIDTHS = {"decayed_sum": (64, 65), "delta_rule": (64, 64)}  # keys and values: linear-attention's, gated-deltanet's
+DEVICES = {
+    "sm_80": "NVIDIA A100-SXM4-80GB",
+    "sm_86": "NVIDIA GeForce RTX 3090",
+    "sm_89": "NVIDIA GeForce RTX 4090",
+    "sm_90": "NVIDIA H100 80GB HBM3",
+    "sm_100": "NVIDIA B200",
+    "sm_120": "NVIDIA GeForce RTX 5090",
+}
+
+
+class Sizes(NamedTuple):
+    recurrence: str
+    keys: int
+    values: int
 
 
 @dataclass(frozen=True)
 class Binary:
     target: str
-    recurrence: str
+    sizes: Sizes
     kernel: str
     registers: int
     spilled: int
     shared: int
     seconds: float  # to compile, on this machine
 
+    def complaints(self) -> list[str]:
+        """Every reason not to use this binary."""
+        limit, found = TARGETS[self.target][3], []
+        if self.spilled > SMALL_SPILL:
+            found.append(f"{self.spilled} bytes spilled")
+        if self.shared > limit:
+            found.append(f"{self.shared} bytes of shared memory, {self.target} has {limit}")
+        return found
 
-def compile_recurrence(job: tuple[str, str]) -> list[Binary]:
-    """Forward and backward of one recurrence. fla looks at the GPU when it is imported: one process for each target."""
-    target, name = job
+
+@cache
+def sizes_of_runs() -> list[Sizes]:
+    """The sizes that runs at the presets `paper` and `small` use on a GPU."""
+    found = set()
+    for preset in ("paper", "small"):
+        for task in PRESETS[preset].tasks:
+            for arch in ("linear-attention", "mamba2", "gated-deltanet", "gated-deltanet-signed", "hybrid"):
+                model = compose(preset, arch, task, 0, "cuda", {}).make_model()
+                mixers = (module for module in model.modules() if isinstance(module, Mixer))
+                found |= {Sizes(mixer.recurrence, mixer.keys, mixer.values) for mixer in mixers}
+    return sorted(found)
+
+
+def compile_target(target: str, wanted: list[Sizes]) -> list[Binary]:
+    """Forward and backward of all sizes. fla looks at the GPU when it is imported: one process for each target."""
     _pretend(target)
     from triton import knobs
     from triton.runtime.driver import driver
 
     from bench.check.ptx.driver import THREADS, Driver
-    from models.kernels.recurrence import fused
 
     found: list[Binary] = []
     seconds: list[float] = []
@@ -55,26 +89,16 @@ def compile_recurrence(job: tuple[str, str]) -> list[Binary]:
         def load_binary(self, *binary: Any) -> tuple[object, None, int, int, int]:
             kernel, cubin, shared, _ = binary
             registers, spilled = read_usage(cubin)
-            found.append(Binary(target, name, kernel, registers, spilled, shared, seconds[-1]))
-            return None, None, 0, 0, THREADS
-
-        def get_benchmarker(self) -> Callable[..., list[float]]:
-            def try_once(call: Callable[[], object], *_: object, **__: object) -> list[float]:
-                call()
-                return [1.0, 1.0, 1.0]
-
-            return try_once
+            found.append(Binary(target, sizes, kernel, registers, spilled, shared, seconds[-1]))
+            return object(), None, 0, 0, THREADS
 
     knobs.compilation.listener = lambda *, times, **_: seconds.append(times.total / 1e6)
     knobs.compilation.always_compile = True  # what is in Triton's cache has no time
     here = Compiling(target, lambda ptx: ptx)
-    here.shared = 2**31  # what does not fit is counted, not refused
     driver.set_active(here)
-    keys, values = WIDTHS[name]
-    shape = (2, 39, 2)
-    tensors = [torch.zeros(*shape, n, requires_grad=True) for n in (keys, keys, values)]
-    tensors += [torch.zeros(*shape, requires_grad=True) for _ in range(2 if name == "delta_rule" else 1)]
-    fused(name, *tensors).sum().backward()
+    _tell_shared_memory(here)
+    for sizes in wanted:
+        warm_up(Recurrence(sizes.recurrence, 39, 2, sizes.keys, sizes.values), "cpu")
     return found
 
 
@@ -86,55 +110,45 @@ def _pretend(target: str) -> None:
     torch.cuda.get_device_capability = lambda *_: (arch // 10, arch % 10)
     torch.cuda.device_count = lambda: 1
     torch.cuda.current_device = lambda: 0
-    os.environ["FLA_CACHE_RESULTS"] = "0"
 
 
-def compile_all(targets: list[str], processes: int) -> Iterator[list[Binary]]:
+def _tell_shared_memory(here: Any) -> None:
+    """fla chooses tiles by the target's shared memory. Triton is not to refuse what does not fit: it is reported."""
+    from fla.utils import hardware
+
+    limit = here.shared
+    hardware.get_all_max_shared_mem = lambda: [limit]
+    here.shared = 2**31
+
+
+def compile_all(targets: list[str], wanted: list[Sizes], processes: int) -> Iterator[list[Binary]]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, max_tasks_per_child=1) as pool:
-        yield from pool.map(compile_recurrence, product(targets, WIDTHS))
-
-
-def by_kernel(binaries: list[Binary]) -> dict[tuple[str, str, str], list[Binary]]:
-    """The configurations of each kernel, by target, recurrence and name."""
-    groups: dict[tuple[str, str, str], list[Binary]] = {}
-    for one in binaries:
-        groups.setdefault((one.target, one.recurrence, one.kernel), []).append(one)
-    return groups
+        yield from pool.map(compile_target, targets, [wanted] * len(targets))
 
 
 def complaints(binaries: list[Binary]) -> list[str]:
-    """Kernels that leave the tuner no good choice: every configuration spills, or does not fit."""
-    found = []
-    for (target, name, kernel), some in by_kernel(binaries).items():
-        if not any(one.spilled <= SMALL_SPILL and one.shared <= TARGETS[target][3] for one in some):
-            least = min(one.spilled for one in some)
-            found.append(f"{target} {name} {kernel}: no configuration fits without spilling; {least} bytes at least")
-    return found
+    names = [f"{one.target} {one.kernel} at {', '.join(map(str, one.sizes))}" for one in binaries]
+    return [f"{name}: {fault}" for name, one in zip(names, binaries, strict=True) for fault in one.complaints()]
 
 
 def render(binaries: list[Binary]) -> str:
-    """The section of the page: what was compiled, by target and kernel."""
-    rows = []
-    for (target, name, kernel), some in by_kernel(binaries).items():
-        spilling = [one.spilled for one in some if one.spilled > SMALL_SPILL]
-        unfit = sum(one.shared > TARGETS[target][3] for one in some)
-        most = max(one.seconds for one in some)
-        total = sum(one.seconds for one in some)
-        cells = [len(some), max(one.registers for one in some), len(spilling), max(spilling, default=0)]
-        rows.append(
-            [target, name, kernel, *cells, max(one.shared for one in some), unfit, f"{most:.1f}", f"{total:.0f}"]
-        )
-    header = ["target", "recurrence", "kernel", "configurations", "registers", "spilling", "most spilled", "shared"]
-    header += ["do not fit", "slowest compile, s", "all, s"]
-    spill = sum(one.spilled > SMALL_SPILL for one in binaries)
-    unfit = sum(one.shared > TARGETS[one.target][3] for one in binaries)
+    """The section of the page. A kernel that is compiled twice, for the forward and the backward pass, has one row."""
+    rows: dict[tuple[object, ...], list[float]] = {}
+    for one in binaries:
+        name = (one.target, *one.sizes, one.kernel)
+        cells = [one.registers, one.spilled, one.shared, round(one.seconds, 1)]
+        rows[name] = [*map(max, zip(cells, rows.get(name, cells), strict=True))]
+    faulty = sum(bool(one.complaints()) for one in binaries)
     note = (
-        f"Linear recurrences run in fla-core's kernels, with float32 products and chunks of {FUSED_CHUNK} positions."
-        " fla tunes each kernel: on a new machine it compiles and times every configuration before the first step."
-        f" {spill or 'None'} of {len(binaries)} configurations spill more than {SMALL_SPILL} bytes a thread, and"
-        f" {unfit or 'none'} need more shared memory than their GPU has; the tuner skips those. Compile times are of"
-        " the machine that made this page. Before training, a run checks its shapes against float64."
+        f"Linear recurrences run in fla-core's kernels, with float32 products, chunks of {FUSED_CHUNK} positions, tiles"
+        f" of {TILE} keys or values and up to {WARPS} warps. fla's tuner, which would choose configurations by time, is"
+        " not used. The sizes are those of the presets `paper` and `small`."
+        f" **Binaries with a fault: {faulty} of {len(binaries)}** (more than {SMALL_SPILL} bytes spilled per thread, or"
+        " more shared memory than the GPU has). Seconds are the slowest compilation on the machine that made this page."
+        " Before training, a run compares its shapes with float64. No GPU was used: whether other configurations are"
+        " faster was not measured."
     )
-    table = tabulate(rows, headers=header, tablefmt="pipe")
+    header = ["target", "recurrence", "keys", "values", "kernel", "registers", "spilled", "shared", "seconds"]
+    table = tabulate([[*name, *cells] for name, cells in rows.items()], headers=header, tablefmt="pipe")
     return f"## Linear recurrences\n\n{note}\n\n{table}\n"

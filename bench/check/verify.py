@@ -27,7 +27,7 @@ from bench.registry import BadInput
 from bench.run.keeper import SHARED
 from bench.run.run import evaluate, make_model, run_one, state_bytes, train_flops
 from bench.run.score import predict, score
-from bench.run.train import watch_exam
+from bench.run.train import NOT_CAPTURED, watch_exam
 from bench.stats import SLACK, prediction_interval
 from models.base import ARCHS, count_parameters
 from tasks.base import TASKS
@@ -92,7 +92,8 @@ def verify(path: Path, rerun: bool) -> Verdict:
         if isinstance(claimed, int) and 0 < claimed <= cores():
             torch.set_num_threads(claimed)
         same = all((OLDER | record.platform).get(name) == platform.get(name) for name in SAME)
-        same &= claimed == torch.get_num_threads() and not set(record.notes) - {SHARED}  # moved, or the batch was cut
+        changed = set(record.notes) - {SHARED, NOT_CAPTURED}  # it moved, or its batch was cut
+        same &= claimed == torch.get_num_threads() and not changed
         (run_again if rerun else evaluate_again)(record, config, same, verdict)
     except (BadRecord, BadInput) as problem:
         verdict.holds, verdict.how = False, "damaged"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bench.config import RunConfig
+from bench.device import allocated_memory
 from bench.records import CannotWrite, RunRecord
 from bench.registry import BadInput
 from bench.run.keeper import Notice
@@ -52,7 +53,10 @@ class Log:
             "entropy_mae": progress.entropy_mae,
             "lr": self.config.lr * schedule(progress.step - 1, self.config),
         }
-        self.add("step", step=progress.step, steps=progress.steps, seconds=round(progress.seconds, 3), **scalars)
+        memory = allocated_memory(self.config.device)
+        self.add(
+            "step", step=progress.step, steps=progress.steps, seconds=round(progress.seconds, 3), **scalars, **memory
+        )
         if self.tensorboard is not None:
             for name, value in scalars.items():
                 self.tensorboard.add_scalar(name, value, progress.step)

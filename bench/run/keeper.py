@@ -122,14 +122,20 @@ class Keeper:
             steps = ", ".join(map(str, missing))
             self.notify(Notice("warning", f"no snapshots were kept at steps {steps}; --fresh would keep them"))
 
-    def stepped(self, model: nn.Module, optimizers: list[Optimizer]) -> None:
-        """Call after every step: saves it if a checkpoint is due; if a stop was requested, saves it and raises."""
+    def stepped(
+        self, model: nn.Module, optimizers: list[Optimizer], complete: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call after every step: saves it if a checkpoint is due; if a stop was requested, saves it and raises.
+
+        `complete` brings the position up to date first, where doing so at every step would cost time.
+        """
         if self.snapshots is not None:
             self.snapshots.stepped(self.at.step, model)
         waited = time.monotonic() - self.saved_time
         due = self.at.step - self.saved_step >= self.pace.steps or waited >= self.pace.seconds
         last = self.at.step == self.config.steps
         if stop.requested() is not None or (due and waited >= self.pace.spare * self.cost and not last):
+            complete()
             self.save(model, optimizers)
         stop.check()
 

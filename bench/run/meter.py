@@ -35,7 +35,7 @@ class Meter:
     def restart_peaks(self) -> None:
         """Of the GPU's memory. What torch keeps in reserve is given back first, else it would count again.
 
-        Triton's tuner leaves its buffer of 256 MB to the garbage collector.
+        So are objects that hold each other, which may hold tensors.
         """
         if self.device == "cuda":
             gc.collect()

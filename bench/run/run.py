@@ -20,7 +20,7 @@ from bench.run.contract import Unlawful, require_lawful
 from bench.run.keeper import SHARED, Keeper
 from bench.run.meter import Meter, count_flops
 from bench.run.references import reference_scores
-from bench.run.score import Exam, Score, average, by_sequence, make_exam, predict
+from bench.run.score import CHUNK, Exam, Score, average, by_sequence, make_exam, predict
 from bench.run.snapshots import pack
 from bench.run.source import Source, loaded_source
 from bench.run.train import Diverged, Progress, draw, fit, loss_nats
@@ -28,7 +28,7 @@ from bench.run.turns import Turns, finish
 from bench.seeds import derive
 from models.base import ARCHS, count_parameters
 from models.hf import from_library
-from models.kernels.check import Case, Recurrence, require_right, require_right_recurrence
+from models.kernels.check import Case, Recurrence, require_right, require_right_recurrence, warm_up
 from models.linear import Mixer
 from models.transformer import Attention
 from tasks.base import Task, Variant, variants
@@ -149,7 +149,7 @@ def check_kernels(model: nn.Module, task: Task, config: RunConfig) -> None:
 
 
 def check_recurrences(model: nn.Module, config: RunConfig) -> None:
-    """The same for fla's kernels, which are also tuned here: once for each shape, before anything is timed."""
+    """The same for fla's kernels, and at the batch sizes of training and scoring, so that neither compiles anything."""
     served = {
         (module.recurrence, module.heads, module.keys, module.values)
         for module in model.modules()
@@ -157,6 +157,10 @@ def check_recurrences(model: nn.Module, config: RunConfig) -> None:
     }
     for length, (name, heads, keys, values) in product(config.lengths(), sorted(served)):
         require_right_recurrence(Recurrence(name, length, heads, keys, values), config.device)
+    length = config.make_task().shape.length(config.horizon)
+    for batch, sizes in product({config.batch, min(CHUNK[config.device], config.sequences)}, sorted(served)):
+        name, heads, keys, values = sizes
+        warm_up(Recurrence(name, length, heads, keys, values, batch), config.device)
 
 
 def state_bytes(model: nn.Module, length: int) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 
 from bench.config import RunConfig
-from bench.device import Stopwatch, beside, capture, muon_dtype, products, release_memory
+from bench.device import Stopwatch, beside, capture, muon_dtype, products, release_memory, watch_waits
 from bench.run.keeper import Keeper
 from bench.run.muon import GRAM_ROWS, Muon
 from bench.run.score import LN2, Exam, make_exam, predict, score
@@ -33,6 +33,7 @@ BLOCK = 16  # steps whose data is drawn in one go: sampling is several times che
 WATCH_POINTS = 20  # at least, and never further apart than so many steps:
 WATCH_STEPS = 100
 WATCH_SEQUENCES = 256
+NOT_CAPTURED = "the step waits for the GPU (.item(), a boolean index), so it was not captured and is slower"
 
 
 class Diverged(RuntimeError):
@@ -137,21 +138,27 @@ def schedule(step: int, config: RunConfig) -> float:
 
 def backward(model: nn.Module, batch: Batch, answer: Tensor, parts: int, precision: str = "fp32") -> Tensor:
     """The gradient of the whole batch, taken in so many parts: the same mean, in less memory."""
+    rows = len(batch.tokens)
+    size = -(-rows // parts)
+    losses = []
+    for i in range(0, rows, size):
+        cut = slice(i, i + size)
+        part = Batch(batch.tokens[cut], batch.features[cut], batch.targets[cut], batch.queries)
+        with products(precision, is_forward=True):
+            loss = loss_nats(model, part, answer[cut])
+        if parts > 1:
+            loss = loss * (len(part.tokens) / rows)
+        with products(precision, is_forward=False):
+            loss.backward()
+        losses.append(loss.detach())
+    return losses[0] if parts == 1 else torch.stack(losses).sum()
+
+
+@contextmanager
+def memory_is_the_batchs() -> Iterator[None]:
+    """Around what can be done again with a smaller batch, because it has changed no weight."""
     try:
-        rows = len(batch.tokens)
-        size = -(-rows // parts)
-        losses = []
-        for i in range(0, rows, size):
-            cut = slice(i, i + size)
-            part = Batch(batch.tokens[cut], batch.features[cut], batch.targets[cut], batch.queries)
-            with products(precision, is_forward=True):
-                loss = loss_nats(model, part, answer[cut])
-            if parts > 1:
-                loss = loss * (len(part.tokens) / rows)
-            with products(precision, is_forward=False):
-                loss.backward()
-            losses.append(loss.detach())
-        return losses[0] if parts == 1 else torch.stack(losses).sum()
+        yield
     except torch.OutOfMemoryError as error:
         raise BatchTooLarge(str(error).split(". ")[0]) from None
 
@@ -165,8 +172,9 @@ def train_step(
     parts: int = 1,
     precision: str = "fp32",
 ) -> Tensor:
-    loss = backward(model, batch, answer, parts, precision)
-    nn.utils.clip_grad_norm_(model.parameters(), clip, foreach=True)
+    with memory_is_the_batchs():
+        loss = backward(model, batch, answer, parts, precision)
+        nn.utils.clip_grad_norm_(model.parameters(), clip, foreach=True)
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -190,22 +198,29 @@ class CapturedStep:
 
     The first calls train as usual, which also warms up what a capture must not start; then the step is captured once,
     on buffers of its own, and replayed. Only whole steps are captured: data is drawn outside, on the same device.
+    A model that waits for the GPU cannot be captured: its steps stay as the first ones, and a note says so.
     """
 
     WARM_UP = 3
 
-    def __init__(self, step: Callable[[Batch, Tensor], Tensor]) -> None:
-        self.step, self.calls = step, 0
+    def __init__(self, step: Callable[[Batch, Tensor], Tensor], notes: list[str]) -> None:
+        self.step, self.notes, self.calls, self.waits = step, notes, 0, False
         self.replay: Callable[[], Tensor] | None = None
 
     def __call__(self, batch: Batch, answer: Tensor) -> Tensor:
         self.calls += 1
-        if self.calls <= self.WARM_UP:
+        if self.calls < self.WARM_UP or self.waits:
             return beside(lambda: self.step(batch, answer))
+        if self.calls == self.WARM_UP:
+            loss, self.waits = watch_waits(lambda: beside(lambda: self.step(batch, answer)))
+            if self.waits and NOT_CAPTURED not in self.notes:
+                self.notes.append(NOT_CAPTURED)
+            return loss
         if self.replay is None:
             self.buffers = [tensor.clone() for tensor in (*batch, answer)]
             mine, my_answer = Batch(*self.buffers[:-1]), self.buffers[-1]
-            self.replay = capture(lambda: self.step(mine, my_answer))
+            with memory_is_the_batchs():  # the optimizers' too: nothing is computed yet
+                self.replay = capture(lambda: self.step(mine, my_answer))
         for buffer, tensor in zip(self.buffers, (*batch, answer), strict=True):
             buffer.copy_(tensor)
         return self.replay().clone()  # the next replay writes into the same place
@@ -230,7 +245,10 @@ def fit(
         return train_step(model, optimizers, batch, answer, config.clip, at.parts, config.precision)
 
     def fresh_step() -> Callable[[Batch, Tensor], Tensor]:
-        return CapturedStep(plain_step) if wants_capture(config) else plain_step
+        return CapturedStep(plain_step, at.notes) if wants_capture(config) else plain_step
+
+    def count_drawing() -> None:
+        at.data_seconds += drawing.read()
 
     take_step = fresh_step()
     start = time.perf_counter() - at.seconds
@@ -260,7 +278,7 @@ def fit(
         at.seconds = time.perf_counter() - start
         if at.step % every == 0 or at.step == config.steps:
             progress = _look(model, watch, at.losses, at.step, config.steps, start)
-            at.data_seconds += drawing.read()
+            count_drawing()
             at.curve.append(
                 {
                     "step": progress.step,
@@ -273,7 +291,7 @@ def fit(
             )
             at.losses.clear()
             report(progress)
-        keeper.stepped(model, optimizers)
+        keeper.stepped(model, optimizers, count_drawing)
         yield
     return at.curve, at.data_seconds
 

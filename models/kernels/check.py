@@ -133,3 +133,12 @@ def recurrence_errors(case: Recurrence, device: str) -> dict[str, float]:
 def require_right_recurrence(case: Recurrence, device: str) -> None:
     if wrong := failures(case, recurrence_errors(case, device)):
         raise RuntimeError(f"fla's kernel fails its check at {case}: {'; '.join(wrong)}")
+
+
+def warm_up(case: Recurrence, device: str) -> None:
+    """A forward and a backward pass on zeros, because some of fla's kernels are compiled for each batch size."""
+    shape = (case.batch, case.length, case.heads)
+    tensors = [torch.zeros(*shape, n, device=device, requires_grad=True) for n in (case.keys, case.keys, case.values)]
+    scalars = 2 if case.name == "delta_rule" else 1
+    tensors += [torch.zeros(*shape, device=device, requires_grad=True) for _ in range(scalars)]
+    fused(case.name, *tensors).sum().backward()

@@ -14,13 +14,19 @@ The `_step` functions are the definitions above for a single position.
 from __future__ import annotations
 
 import os
-from typing import cast
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 CHUNK = 64  # positions per matrix; at their training horizons most tasks fit into one
 FUSED_CHUNK = 16  # with float32 products fla's default of 64 spills more, takes longer to compile, and inverts in TF32
+TILE, WARPS = 32, 4  # keys or values of a block of fla's kernels, and its warps
+FEWER_WARPS = {"prepare_wy_repr_bwd_kernel": 2}  # with four, its code for 32 keys has a race in shared memory
 GRID = 65535  # CUDA's limit for the second axis of a grid, where fla has sequences times heads
 
 
@@ -34,19 +40,55 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor) -> Tensor:
 
 def fused(name: str, *tensors: Tensor) -> Tensor:
     """fla's kernels, on as many sequences at a time as their grids can hold."""
+    kernel = _kernels()[name]
+    values = tensors[2].shape[-1]
+    tensors = tuple(x.float() for x in tensors)  # autocast mixes dtypes
+    tensors = (*map(widen, tensors[:3]), *tensors[3:])
+    sequences = max(1, GRID // tensors[0].shape[2])
+    if len(tensors[0]) <= sequences:  # a split into one part would still be copied together in the backward pass
+        return cast(Tensor, kernel(*tensors, scale=1.0, chunk_size=FUSED_CHUNK)[0])[..., :values]
+    parts = zip(*(x.split(sequences) for x in tensors), strict=True)
+    return torch.cat([kernel(*part, scale=1.0, chunk_size=FUSED_CHUNK)[0] for part in parts])[..., :values]
+
+
+def widen(x: Tensor) -> Tensor:
+    """Zeros beside keys and values of 16 or less: on tiles so narrow, Triton's code for four warps has a race."""
+    return x if x.shape[-1] > TILE // 2 else pad(x, (0, TILE - x.shape[-1]))
+
+
+@cache
+def _kernels() -> dict[str, Callable[..., Any]]:
+    """fla's two recurrences, with one configuration for each of their kernels.
+
+    fla's tuner would take the fastest of dozens, another one on another day: other bits, and minutes of compiling.
+    This one fits every GPU without spilling (docs/kernels.md), in float32.
+    """
     # Triton's default for products is TF32. This changes it for kernels that set no precision, which are all that run
     # with chunks of 16; longer chunks of the delta rule invert their matrices in TF32 whatever is asked for.
     os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # Triton is imported only where it is used
     from fla.ops.simple_gla import chunk_simple_gla
+    from triton.runtime.autotuner import Config
 
-    kernel = {"decayed_sum": chunk_simple_gla, "delta_rule": chunk_gated_delta_rule}[name]
-    tensors = tuple(x.float() for x in tensors)  # autocast mixes dtypes
-    sequences = max(1, GRID // tensors[0].shape[2])
-    if len(tensors[0]) <= sequences:  # a split into one part would still be copied together in the backward pass
-        return cast(Tensor, kernel(*tensors, scale=1.0, chunk_size=FUSED_CHUNK)[0])
-    parts = zip(*(x.split(sequences) for x in tensors), strict=True)
-    return torch.cat([kernel(*part, scale=1.0, chunk_size=FUSED_CHUNK)[0] for part in parts])
+    for tuner in _tuners():
+        usual = tuner.configs[0].kwargs
+        tiles = {size: TILE for size in ("BK", "BV") if size in usual}
+        warps = FEWER_WARPS.get(tuner.base_fn.__name__, WARPS)
+        tuner.configs = [Config({**usual, **tiles}, num_warps=warps, num_stages=1)]
+    return {"decayed_sum": chunk_simple_gla, "delta_rule": chunk_gated_delta_rule}
+
+
+def _tuners() -> Iterator[Any]:
+    """The tuners of all of fla's kernels that are imported."""
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import KernelInterface
+
+    for name, module in list(sys.modules.items()):
+        for kernel in vars(module).values() if name.startswith("fla.ops.") else ():
+            while isinstance(kernel, KernelInterface):
+                if isinstance(kernel, Autotuner):
+                    yield kernel
+                kernel = getattr(kernel, "fn", None)  # each decorator holds what it decorates
 
 
 def decayed_sum_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx
 }  // namespace
 
 extern "C" {
-CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+CUresult cuInit(unsigned) { return (CUresult)nullgpu_init(); }
 CUresult cuDriverGetVersion(int* v) { *v = nullgpu_driver_version(); return CUDA_SUCCESS; }
 CUresult cuDeviceGetCount(int* n) { *n = nullgpu_device_count(); return CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice* device, int i) { *device = i; return CUDA_SUCCESS; }
@@ -34,9 +34,14 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) { *f
 CUresult cuDevicePrimaryCtxRetain(CUcontext* c, CUdevice) { *c = only; return CUDA_SUCCESS; }
 CUresult cuCtxGetCurrent(CUcontext* c) { *c = only; return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
-CUresult cuGetErrorName(CUresult, const char** s) { *s = "CUDA_ERROR"; return CUDA_SUCCESS; }
+CUresult cuGetErrorName(CUresult code, const char** s) {
+    *s = code == CUDA_ERROR_SYSTEM_NOT_READY ? "CUDA_ERROR_SYSTEM_NOT_READY" : "CUDA_ERROR";
+    return CUDA_SUCCESS;
+}
 CUresult cuGetErrorString(CUresult code, const char** s) {
-    *s = code == CUDA_ERROR_INVALID_VALUE ? "invalid argument" : "an error of the null GPU: see its trace";
+    *s = code == CUDA_ERROR_INVALID_VALUE      ? "invalid argument"
+         : code == CUDA_ERROR_SYSTEM_NOT_READY ? "system not yet initialized"
+                                               : "an error of the null GPU: see its trace";
     return CUDA_SUCCESS;
 }
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {

@@ -86,11 +86,9 @@ class Result:
 
 def environment(log: Path, **more: str) -> dict[str, str]:
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NULLGPU_"))}
-    path = [str(CUDA / "site"), str(ROOT / "tests" / "nullgpu" / "first")]
     return {
-        **keep, "PYTHONPATH": os.pathsep.join(path), "LD_LIBRARY_PATH": str(CUDA / "lib"), "OMP_NUM_THREADS": "1",
+        **keep, "PYTHONPATH": str(CUDA / "site"), "LD_LIBRARY_PATH": str(CUDA / "lib"), "OMP_NUM_THREADS": "1",
         "TRITON_LIBCUDA_PATH": str(CUDA / "lib"), "NULLGPU_LOG": str(log), "COLUMNS": "200",
-        "TRITON_F32_DEFAULT": "tf32",  # for fla: with float32 products its kernels take minutes to compile
         **more,
     }  # fmt: skip
 
@@ -128,8 +126,16 @@ def first_seen(log: Path, trace: Path) -> int:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
+    """With the bytes that tensors took at each watch point, from the event log."""
     files = [path for path in folder.rglob("*.json") if path.stem.isalnum()]
-    return [json.loads(path.read_text()) for path in sorted(files, key=lambda path: path.stat().st_mtime_ns)]
+    return [read_record(path) for path in sorted(files, key=lambda path: path.stat().st_mtime_ns)]
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    log = path.with_suffix(".events.jsonl")
+    events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    allocated = [event["allocated_bytes"] for event in events if "allocated_bytes" in event]
+    return {**json.loads(path.read_text()), "allocated": allocated}
 
 
 def run(folder: Path, *arguments: str, **settings: Any) -> Result:
@@ -155,6 +161,8 @@ def problems(record: dict[str, Any], trace: Trace) -> list[str]:
     steps = record["config"]["steps"]
     if len(trace.replays) != steps - WARM_UP:
         found.append(f"{len(trace.replays)} replays for {steps} steps")
+    if not trace.replays:
+        return found
     found += [f"atomics in the step: {kernel[:90]}" for kernel in trace.step if "atomic" in kernel.lower()]
     watched = {look["step"] for look in record["loss_curve"]}
     for replays, syncs in trace.syncs.items():
@@ -164,6 +172,9 @@ def problems(record: dict[str, Any], trace: Trace) -> list[str]:
     late = trace.held[len(trace.held) // 3 :]  # once is a cache that a watch point or a block of data has filled
     if sum(after > before for before, after in pairwise(late)) > 2:
         found.append(f"a leak: {late[0]:,} bytes held at first, {late[-1]:,} at last")
+    watched_bytes = record["allocated"][len(record["allocated"]) // 3 :]
+    if len(watched_bytes) > 2 and all(after > before for before, after in pairwise(watched_bytes)):
+        found.append(f"a leak: tensors of {watched_bytes[0]:,} bytes at first, {watched_bytes[-1]:,} at last")
     checked = record["seconds"]["compile"] is not None  # then what the checks took was given back, and does not count
     taken, recorded = trace.run_peak if checked else trace.peak, record["memory_bytes"]["reserved"]
     if recorded != taken:

@@ -14,4 +14,5 @@ int nullgpu_arch();                     // 90 for sm_90
 const char* nullgpu_name();
 size_t nullgpu_used(int physical);      // bytes that this process holds on a GPU
 int nullgpu_driver_version();
+int nullgpu_init();                     // what CUDA answers when it starts: a CUresult, which is the same cudaError_t
 }

@@ -246,6 +246,7 @@ int nullgpu_physical(int device) { return visible()[device]; }
 int nullgpu_arch() { return (int)setting("NULLGPU_ARCH", 90); }
 const char* nullgpu_name() { return nullgpu_arch() == 70 ? "Tesla V100-SXM2-16GB" : "NVIDIA H100 80GB HBM3"; }
 int nullgpu_driver_version() { return (int)setting("NULLGPU_DRIVER", 13000); }
+int nullgpu_init() { return (int)setting("NULLGPU_INIT", visible().empty() ? cudaErrorNoDevice : cudaSuccess); }
 size_t nullgpu_used(int physical) {
     LOCK;
     for (size_t i = 0; i < visible().size(); i++)
@@ -309,7 +310,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
 cudaError_t cudaGetDeviceCount(int* n) {
     *n = 0;
     if (nullgpu_driver_version() < 13000) return error(cudaErrorInsufficientDriver);
-    if (visible().empty()) return error(cudaErrorNoDevice);
+    if (nullgpu_init() != 0) return error((cudaError_t)nullgpu_init());
     *n = nullgpu_device_count();
     return cudaSuccess;
 }

@@ -18,12 +18,13 @@ SIDE = """    side = torch.cuda.Stream()
         loss + 1
 """
 KEEP = '        self.__dict__.setdefault("kept", []).append(torch.empty(1 << 18, device="cuda"))\n'
+KEEP_LITTLE = KEEP.replace("1 << 18", "1 << 8")
 FORGET = "        release_memory(self.device)\n        reset_peak_memory(self.device)\n"
 PEAK = "        allocated, reserved = peak_memory(self.device)\n"
 KERNELS = "models/kernels/attention_triton.py"
 # file, what it says, what it says with the mistake, what is then reported
 MISTAKES = {
-    "a sync in the step": (TRAIN, STEP, STEP + "    loss.item()\n", "sync in capture"),
+    "a sync in the step": (TRAIN, STEP, STEP + "    loss.item()\n", "0 replays for 150 steps"),
     "a sync after each step": (
         TRAIN, REPLAY, "        torch.cuda.synchronize()\n" + REPLAY,
         "the host waits after step 4: cudaDeviceSynchronize",
@@ -44,6 +45,7 @@ MISTAKES = {
     ),
     "a stream that is not joined": (TRAIN, STEP, STEP + SIDE, "was not joined"),
     "a leak": (TRAIN, REPLAY, KEEP + REPLAY, "a leak"),
+    "a leak of a kilobyte a step": (TRAIN, REPLAY, KEEP_LITTLE + REPLAY, "a leak: tensors of"),
     "a peak that forgets the training": (
         "bench/run/meter.py", PEAK, FORGET + PEAK,
         "bytes recorded as reserved",

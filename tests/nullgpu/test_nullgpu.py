@@ -12,9 +12,29 @@ from pathlib import Path
 import lab
 import pytest
 
+from bench.run.train import NOT_CAPTURED
 from models.base import ARCHS
 from tasks.base import TASKS
 
+WAITS = """
+from torch import nn
+from models.base import ARCHS, Embed, count_built, solve
+
+class Waits(nn.Module):
+    def __init__(self, shape, width, hidden):
+        super().__init__()
+        self.embed = Embed(shape, width)
+        self.head = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, shape.classes))
+
+    def forward(self, tokens, features):
+        x = self.embed(tokens, features)
+        return self.head(x * (1.0 if x.sum().item() < 1e9 else 0.5))
+
+@ARCHS.add("waits")
+def build(shape, params, geometry):
+    size = solve(lambda n: count_built(lambda: Waits(shape, geometry.width, n)), params)
+    return Waits(shape, geometry.width, size)
+"""
 NODES = json.loads((Path(__file__).parent / "nodes.json").read_text())
 SMOKE = ("--preset", "smoke", "--set", "steps=60")  # a watch point every three steps, and four blocks of data
 ONE = ("--arch", "transformer", "--task", "bijection", *SMOKE)
@@ -88,6 +108,17 @@ def test_training_multiplies_in_the_precision_that_was_asked_for(tmp_path, one):
 @pytest.mark.parametrize("arch", ["lstm", "linear-attention", "mlp"])
 def test_other_architectures_train_in_bfloat16_too(tmp_path, arch):
     require_clean(lab.run(tmp_path, "--arch", arch, "--task", "bijection", *SMOKE, "precision=bf16"), 1)
+
+
+def test_a_model_that_waits_for_the_gpu_trains_without_a_capture(tmp_path):
+    model = tmp_path / "waits.py"
+    model.write_text(WAITS)
+    result = lab.run(tmp_path, "--arch", str(model), "--task", "bijection", *SMOKE)
+    (record,), (trace,) = result.records, result.traces
+    assert record["status"] == "ok", record["error"]
+    assert record["notes"] == [NOT_CAPTURED]
+    assert not trace.captures
+    assert not trace.violations
 
 
 def test_workers_have_a_gpu_process_each(tmp_path):
@@ -208,6 +239,7 @@ def test_a_gpu_can_be_chosen(tmp_path):
             {"NULLGPU_DRIVER": "12080"},
             "the NVIDIA driver supports CUDA 12.8 and this torch needs 13.0: install a newer driver",
         ),
+        ({"NULLGPU_INIT": "802"}, "CUDA does not start: CUDA_ERROR_SYSTEM_NOT_READY (802), system not yet initialized"),
         ({"NULLGPU_ARCH": "70"}, "GPU 0, Tesla V100-SXM2-16GB, is sm_70, and this torch was built for sm_75"),
     ],
 )
@@ -218,6 +250,12 @@ def test_a_gpu_that_torch_cannot_use_is_one_line(tmp_path, settings, told):
     assert "--device cpu" in result.errors.splitlines()[-1]
     assert not (tmp_path / "out").exists()
     assert lab.run(tmp_path, *ONE, "steps=2", "--device", "cpu", **settings).code == 0
+
+
+def test_a_driver_without_a_gpu_trains_on_the_cpu(tmp_path):
+    result = lab.run(tmp_path, *ONE, "steps=2", NULLGPU_INIT="100", NULLGPU_DRIVER="12020")
+    assert result.code == 0, result.errors
+    assert " on cpu in fp32 (auto: " in result.out
 
 
 def test_a_gpu_that_is_not_there_is_one_line(tmp_path):
