@@ -11,8 +11,8 @@ bounds         that interval, or for a single seed a factor of 1.5 either way
 median_interval  of the median of many values, by a bootstrap: few of them are far out
 mean_interval  of the mean of many values, by Student's t on the values themselves
 prediction_interval  where one more seed would fall, by the same law
-paired_p       exact sign-flip test of the mean paired difference, two-sided: 2^-(n-1) at the least, so that five seeds
-               cannot go below 0.06, and three not below 0.25
+paired_p       exact sign-flip test of the mean paired difference of logarithms, two-sided: 2^-(n-1) at the least, so
+               that five seeds cannot go below 0.06, and three not below 0.25
 holm           the same tests, corrected for being several (Holm 1979): the chance that any of them is a false alarm
 two_groups     whether seeds fall apart: some left a plateau, some did not, and an interval over both says little
 shared_ranks   one more than the number of rows that are clearly better: whose bounds end before this one's begin; and,
@@ -76,7 +76,7 @@ def paired_p(a: dict[int, float], b: dict[int, float]) -> float | None:
     common = sorted(a.keys() & b.keys())
     if len(common) < 2:
         return None
-    differences = np.array([a[seed] - b[seed] for seed in common])
+    differences = np.array([log(max(a[seed], LEAST)) - log(max(b[seed], LEAST)) for seed in common])
     if len(common) <= FLIPPED:
         signs = np.array(list(product((-1, 1), repeat=len(common))))
     else:

@@ -206,6 +206,7 @@ def task_page(task: str, rankings: Sequence[Ranking], overview: str, figures: Co
     for ranking in rankings:
         parts.append(f"## {plain(ranking.group)}")
         if ranking.rows:
+            parts += [ranking.why_unranked] if ranking.why_unranked else []
             parts += [
                 ranking_table(ranking),
                 *_memories(ranking),

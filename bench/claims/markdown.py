@@ -30,8 +30,8 @@ READING = f"""\
 ## How to read a verdict
 
 - **reproduced**: the whole interval of ours is within a factor of {SLACK} of the published number, on both sides. A
-  single seed, or a single report, has a factor of {SLACK} either way for an interval. A claimed failure is reproduced by
-  a worse one, too; a claimed success without any error cannot be exceeded.
+  single seed, or a single report, has a factor of {SLACK} either way for an interval. A claimed failure is reproduced
+  by a worse one, too; a claimed success without any error cannot be exceeded.
 - **exceeded**: a success was claimed, and the whole interval is better than the published number by more than {SLACK}.
 - **not reproduced**: the whole interval is worse than a claimed success, or better than a claimed failure, by more than
   {SLACK}.
