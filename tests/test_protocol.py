@@ -4,6 +4,7 @@ import csv
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from math import log
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,34 @@ def test_every_published_record_is_of_a_commit_in_this_history(published):
     lost = {c: n for c, n in counts.items() if git("merge-base", "--is-ancestor", str(c), "HEAD").returncode}
     assert {c: n for c, n in lost.items() if n > LOST.get(c, 0)} == {}
     assert LOST.keys() <= counts.keys(), "delete the commits that no record has any more"
+
+
+def test_the_numbers_in_the_objections_are_those_of_the_records(published):
+    """Under "What this table cannot show": if one fails after new runs, say there what holds now."""
+    said = " ".join((ROOT / "leaderboard/RULES.md").read_text().split("## What this table cannot show")[1].split())
+    studies = read_all(ROOT / "docs/recipe")[0]
+    ours = [record.config for record in studies if record.config.arch == "transformer"]
+    same = {"seed": 0, "supervision": "", "horizons": (1,), "sequences": 1}
+    settings = {str(replace(config, **same)) for config in ours}
+    with (ROOT / "docs/recipe/changes.csv").open() as file:
+        changes = len(list(csv.DictReader(file)))
+    assert f"{len(settings)} settings of the transformer with records ({len(ours)} runs) and {changes} without" in said
+    rankings = {str(ranking.group): ranking for ranking in make_rankings(published)}
+    hmm = [row for row in rankings["hmm: preset quick, posterior supervision, cpu"].rows if row.arch == "transformer"]
+    newer = [row for row in hmm if (row.config.positions, row.config.activation) == ("alibi-shift", "swiglu")]
+    recipe = next(row.scores.error for row in newer if row.config.is_recipe_work)
+    fresh = next(row.scores.error for row in newer if not row.config.is_recipe_work)
+    assert f"has {recipe:.4f} bits on seeds 0 to 2 and {fresh:.4f} on fresh ones" in said
+    sticky = rankings["hmm-sticky: preset quick, posterior supervision, cpu"]
+    long, short = (next(r for r in sticky.rows if r.arch == "transformer" and r.config.steps == n) for n in (2500, 500))
+    shares = [row.scores.error / sticky.baseline for row in (long, short)]
+    factor = shares[1] / shares[0]
+    steps = 2500 * (shares[0] / 0.05) ** (log(5) / log(factor))
+    assert long is sticky.rows[0]
+    assert f"{shares[0]:.1%} of the best constant's".replace("%", " %") in said
+    assert f"recipe seeds have {shares[1]:.0%}".replace("%", " %") in said
+    assert (
+        f"divide the error by {factor:.1f}, and at that rate 5 % would take some {round(steps, -3):,.0f} steps" in said
+    )
+    assert f"sees the last {long.memory} observations" in said
+    assert f"has an error of {sticky.reference('window 32').error:.4f}" in said
