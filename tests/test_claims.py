@@ -14,7 +14,8 @@ from bench.claims.dynamics import FewerSteps
 from bench.claims.evidence import Evidence, setting, spread
 from bench.claims.generalisation import Diversity, HeldOut
 from bench.claims.mechanisms import Mechanism, ReportStatement, SeedStatement
-from bench.claims.published import CLAIMS, LPE_MODEL, NARROW, SOURCES, STATEMENTS
+from bench.claims.places import PLACES, name_numbers, place_of
+from bench.claims.published import CLAIMS, LPE_MODEL, NARROW, NUMBER_SOURCES, NUMBERS, SOURCES, STATEMENTS
 from bench.claims.verdicts import (
     EASIER,
     UNDECIDED,
@@ -26,6 +27,7 @@ from bench.claims.verdicts import (
     Order,
     Primitives,
     ReportNumber,
+    Unmeasured,
     Verdict,
     compare,
     judge,
@@ -591,6 +593,22 @@ def test_a_statement_in_words_holds_if_every_row_of_its_table_is_within_its_boun
     assert judged([], least=0.95).verdict == UNTESTED
 
 
+def test_of_a_construction_the_row_that_is_exact_counts(record):
+    claim = next(claim for claim in CLAIMS if claim.id == "study-negation")
+    made = as_coins(record, "bernoulli-bottleneck")
+    runs = [replace(made, id=f"run{i}", config=replace(made.config, seed=10 + i)) for i in range(3)]
+
+    def judged(without):
+        table = (["norm and head", "mean absolute"], ["as trained", 0.1], ["without their biases", without])
+        found = {}
+        for run in runs:
+            found |= report(run, symmetry_construction=table)
+        return claim.judge(evidence(*runs, reports=found)).verdict
+
+    assert (judged(1e-7), judged(0.01)) == ("reproduced", "not reproduced")
+    assert claim.judge(evidence(*runs)).verdict == UNTESTED
+
+
 def test_what_was_not_measured_is_not_judged(record):
     failed = replace(as_row(record, "quick", 0.04), status="failed")
     other = as_row(record, "quick", 0.04, task="bijection")
@@ -861,8 +879,22 @@ def test_every_claim_has_an_id_and_a_source_of_its_own():
     assert {claim.source for claim in CLAIMS} == set(SOURCES)
 
 
+def test_every_published_number_has_an_id_a_source_and_a_place():
+    numbers = name_numbers(NUMBERS, NUMBER_SOURCES)
+    assert len({number.id for number in numbers}) == len(numbers) > 15
+    assert all(number.source in SOURCES and number.place for number in numbers)
+    assert [claim.id for claim in CLAIMS if not place_of(claim.id)] == []
+    ids = [claim.id for claim in CLAIMS] + [number.id for number in numbers]
+    used = {max((prefix for prefix in PLACES if id.startswith(prefix)), key=len) for id in ids}
+    assert used == PLACES.keys()
+    assert place_of("another") == ""
+
+
 def test_every_claim_asks_for_something_that_can_be_run():
     for claim in CLAIMS:
+        if isinstance(claim, Unmeasured):
+            assert claim.judge(NO_EVIDENCE).verdict == UNTESTED
+            continue
         kinds = Error | Order | Cost | Primitives | ReportNumber | ReportStatement | Mechanism
         assert isinstance(claim, kinds | SeedStatement | HeldOut | Diversity | FewerSteps)
         archs = [claim.ahead, claim.behind] if isinstance(claim, Order) else [claim.arch]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bench.board.markdown import GENERATED, table
+from bench.claims.places import place_of
 from bench.claims.published import SOURCES
 from bench.claims.verdicts import REFUTED, VERDICTS, Verdict
 from bench.statements import NEAR, SEEDS
@@ -85,7 +86,8 @@ def _section(verdicts: Sequence[Verdict]) -> list[str]:
     for v in verdicts:
         mark = ""
         if v.where or v.why:
-            note = ". ".join(filter(None, (v.where[:1].upper() + v.where[1:], v.why)))
+            place = f"Published in: {place_of(v.id)}" if place_of(v.id) else ""
+            note = ". ".join(filter(None, (v.where[:1].upper() + v.where[1:], v.why, place)))
             notes.append(f"{len(notes) + 1}. {plain(note, LONG)}.")
             mark = f" [{len(notes)}]"
         rows.append([plain(v.claim), plain(v.published), plain(v.ours, LONG) + mark, v.verdict])

@@ -131,12 +131,14 @@ class ReportStatement:
     column: str
     least: float = -inf
     most: float = inf
+    row: Mapping[str, str] = field(default_factory=dict)  # columns that name the rows that count, if not all do
 
     def judge(self, evidence: Evidence) -> Verdict:
         claimed = Verdict(self.id, self.claim, self.source, self.published, "mechanism")
         by_run: dict[str, list[float]] = defaultdict(list)
         runs = {}
-        for run, cells in evidence.lines(self.task, self.arch, self.table, self.preset):
+        lines = evidence.lines(self.task, self.arch, self.table, self.preset)
+        for run, cells in ((run, cells) for run, cells in lines if self.row.items() <= cells.items()):
             by_run[run.id].append(to_float(cells[self.column]))
             runs[run.id] = run
         if not runs:

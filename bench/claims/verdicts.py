@@ -161,6 +161,20 @@ class Error:
 
 
 @dataclass(frozen=True)
+class Unmeasured:
+    """What was published and nothing here measures, so that the list of claims is whole."""
+
+    id: str
+    claim: str
+    source: str
+    published: str
+    why: str = ""
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        return Verdict(self.id, self.claim, self.source, self.published, "mechanism", why=self.why)
+
+
+@dataclass(frozen=True)
 class Contrast:
     """The same architecture with another setting, where that was run: does the setting make the difference?"""
 
