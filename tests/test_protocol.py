@@ -50,7 +50,7 @@ def test_published_records_have_fresh_seeds_but_for_a_list_that_only_gets_shorte
     seeds = {record.id: record.config.seed for record in published}
     assert older == sorted(set(older))
     assert set(older) <= seeds.keys(), "delete the ids of records that are gone"
-    assert len(older) <= 400
+    assert len(older) <= 346
     assert {seeds[id] for id in older} <= RECIPE_SEEDS
     assert {id for id, seed in seeds.items() if seed < PUBLISHED_FROM} == set(older)
 
