@@ -7,15 +7,17 @@ cent apart, and so a row may have seeds from several.
 interval       95 % interval over seeds, by Student's t on the logarithm of the error: seeds differ by factors, and of
                0.7, 1.7 and 1.8 bits a symmetric interval would reach zero. A bootstrap of two or three seeds is no more
                than their range, which holds the mean in half to three quarters of all cases
+bounds         that interval, or for a single seed a factor of 1.5 either way
+median_interval  of the median of many values, by a bootstrap: few of them are far out
 mean_interval  of the mean of many values, by Student's t on the values themselves
 prediction_interval  where one more seed would fall, by the same law
-paired_p       exact sign-flip test of the mean paired difference, two-sided: 2^-(n-1) at the least, so that five seeds
-               cannot go below 0.06, and three not below 0.25
+paired_p       exact sign-flip test of the mean paired difference of logarithms, two-sided: 2^-(n-1) at the least, so
+               that five seeds cannot go below 0.06, and three not below 0.25
 holm           the same tests, corrected for being several (Holm 1979): the chance that any of them is a false alarm
 two_groups     whether seeds fall apart: some left a plateau, some did not, and an interval over both says little
-shared_ranks   one more than the number of rows that are clearly better: whose interval ends before this one's begins,
-               where a single seed has a factor of 1.5 either way for one; and, since seeds that disagree should not
-               raise a row, never better than a row of less mean error that has several seeds
+shared_ranks   one more than the number of rows that are clearly better: whose bounds end before this one's begin; and,
+               since seeds that disagree should not raise a row, never better than a row of less mean error that has
+               several seeds
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from scipy.special import stdtrit  # the quantile of Student's t, without the se
 LEVEL = 0.95
 APART = 3.0  # a factor between two neighbouring seeds: of normal rows a few per cent have it with five seeds
 SLACK = 1.5  # a factor: another seed, recipe or machine moves an error by as much
+RESAMPLED = 2000  # samples of a bootstrap
 FLIPPED = 16  # seeds for which all 2^n signs are tried; of more as many, drawn at random
 LEAST, MOST = 1e-12, 700.0  # an error that has a logarithm, and a logarithm that has a number
 
@@ -38,6 +41,16 @@ LEAST, MOST = 1e-12, 700.0  # an error that has a logarithm, and a logarithm tha
 def interval(errors: Sequence[float]) -> tuple[float, float] | None:
     """None for a single seed: one number has no spread."""
     return _around(errors, (1 / len(errors)) ** 0.5) if errors else None
+
+
+def bounds(values: Sequence[float]) -> tuple[float, float]:
+    return interval(values) or (values[0] / SLACK, values[0] * SLACK)
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    drawn = np.random.default_rng(0).choice(np.array(values), (RESAMPLED, len(values)))
+    low, high = np.quantile(np.median(drawn, axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
 
 
 def prediction_interval(errors: Sequence[float]) -> tuple[float, float] | None:
@@ -63,7 +76,7 @@ def paired_p(a: dict[int, float], b: dict[int, float]) -> float | None:
     common = sorted(a.keys() & b.keys())
     if len(common) < 2:
         return None
-    differences = np.array([a[seed] - b[seed] for seed in common])
+    differences = np.array([log(max(a[seed], LEAST)) - log(max(b[seed], LEAST)) for seed in common])
     if len(common) <= FLIPPED:
         signs = np.array(list(product((-1, 1), repeat=len(common))))
     else:
@@ -94,8 +107,8 @@ def two_groups(errors: Sequence[float]) -> tuple[int, float] | None:
 
 def shared_ranks(rows: Sequence[Sequence[float]]) -> list[int]:
     """Ranks of rows, each given by its values over seeds. A single seed gets the slack as its interval."""
-    bounds = [interval(values) or (values[0] / SLACK, values[0] * SLACK) for values in rows]
-    ranks = [1 + sum(high < low for _, high in bounds) for low, _ in bounds]
+    ends = [bounds(values) for values in rows]
+    ranks = [1 + sum(high < low for _, high in ends) for low, _ in ends]
     least = 1
     for i in sorted(range(len(rows)), key=lambda i: mean(rows[i])):
         ranks[i] = max(ranks[i], least)

@@ -25,7 +25,7 @@ ARCHS = ("transformer", "gated-deltanet", "mamba2", "lstm", "gru", "mlp")  # the
 NOTE = (
     "Error in bits (KL where the exact answer is certain, else entropy MAE), mean over seeds. Lower is better. †: not "
     "ranked, because its settings differ, or because it has recipe seeds (0 to 2, which were also used to choose the "
-    "recipe) in a column that has rows with fresh seeds (10 and up). Columns without fresh seeds rank recipe seeds."
+    "recipe)."
 )
 
 

@@ -42,9 +42,9 @@ def page(*records):
 
 
 def test_rows_are_ranked_by_error_with_references_in_place():
-    found = ranking(make_record(task="hmm", error=0.3), make_record("mlp", "hmm", error=0.1))
+    found = ranking(*make_records("transformer", [0.3, 0.31], "hmm"), *make_records("mlp", [0.1, 0.11], "hmm"))
     header, rows = cells(ranking_table(found))
-    errors = [float(row["MAE K=20"]) for row in rows.values()]
+    errors = [float(row["MAE K=20"].split()[0]) for row in rows.values()]
     assert errors == sorted(errors)
     assert next(iter(rows)) == "*exact*"
     assert {"*uniform*", "*best constant*", "*window 1*", "*window 16*"} <= rows.keys()
@@ -52,7 +52,7 @@ def test_rows_are_ranked_by_error_with_references_in_place():
     constant = rows["*best constant*"]
     assert constant["KL"] == ""  # it is the best constant by MAE, and by nothing else
     assert float(constant["MAE K=20"]) == CONSTANT["entropy_mae"]
-    assert header == ["#", "architecture", "MAE K=20", "KL", "new to K=50", "seeds"]
+    assert header == ["#", "architecture", "MAE K=20", "KL", "new to K=50", "seeds", "p"]
 
 
 def test_a_row_that_knows_no_more_than_the_uniform_predictor_has_no_rank():
@@ -128,7 +128,8 @@ def test_a_second_table_says_what_each_row_cost():
     found = ranking(first, make_record("mlp", error=0.2, tuning=SEARCH))
     _, rows = cells(cost_table(found))
     assert rows["transformer"]["lr"] == "0.02"
-    assert rows["mlp"]["lr"] == "0.02 of 3"  # rates that were tried
+    assert rows["mlp"]["lr"] == "0.02"
+    assert [rows[arch]["search: runs, FLOPs"] for arch in ("mlp", "transformer")] == ["4, 2.40e+13", ""]
     assert rows["transformer"]["parameters"] == f"{first.parameters:,}"
     assert rows["transformer"]["state"] == f"{first.state_bytes:,}"
     assert rows["transformer"]["steps x batch"] == "12 x 16"
@@ -143,13 +144,62 @@ def test_tuned_and_untuned_runs_of_one_architecture_are_told_apart():
     assert [row.name for row in both.rows] == ["mlp", "mlp tuned"]
 
 
-def test_fresh_seeds_alone_are_ranked_once_two_rows_have_them():
-    old = [make_record(arch, seed=1, error=error) for arch, error in (("mlp", 0.1), ("gru", 0.3))]
-    one = ranking(*old, make_record("mlp", seed=10, error=0.9))
-    assert [(row.name, row.rank) for row in one.rows] == [("mlp recipe seeds", 1), ("gru recipe seeds", 2), ("mlp", 3)]
-    two = ranking(*old, *(make_record(arch, seed=10, error=error) for arch, error in (("mlp", 0.3), ("lstm", 0.9))))
-    ranks = {row.name: row.rank for row in two.rows}
-    assert ranks == {"mlp recipe seeds": None, "gru recipe seeds": None, "mlp": 1, "lstm": 2}
+def test_recipe_seeds_are_shown_and_never_ranked():
+    old = [make_record(arch, seed=seed, error=e) for arch, e in (("mlp", 0.1), ("gru", 0.3)) for seed in (0, 1)]
+    alone = ranking(*old)
+    assert {row.name: row.place for row in alone.rows} == {"mlp recipe seeds": "†", "gru recipe seeds": "†"}
+    assert alone.why_unranked.startswith("Not ranked yet: every row has recipe seeds")
+    board = make_board(old)
+    assert alone.why_unranked in pages(board, "README.md", published=False)["bijection.md"]
+    assert board.headline.best("bijection") is None
+    assert board.headline.verdicts["mlp"]["accumulation"].word == "not measured"
+    both = ranking(*old, *make_records("mlp", [0.9, 0.9]))
+    assert {row.name: row.rank for row in both.rows} == {"mlp recipe seeds": None, "gru recipe seeds": None, "mlp": 1}
+    assert both.why_unranked == ""
+    others = [make_record(arch, seed=seed, steps=999) for arch in ("mlp", "gru") for seed in (0, 1)]
+    assert [row.rank for row in ranking(*others).rows] == [None, None]  # nor among themselves
+
+
+def test_where_every_row_has_one_seed_nothing_is_ranked():
+    single = [make_record("mlp", error=0.1), make_record("gru", error=0.9)]
+    found = ranking(*single)
+    assert [(row.place, row.compares) for row in found.rows] == [("†", True)] * 2
+    assert found.why_unranked == "Not ranked yet: every row that compares has a single seed."
+    assert ranks(*single, make_record("gru", seed=11, error=0.9)) == {"mlp": "1", "gru": "2"}
+
+
+def test_an_architecture_is_ranked_once_and_tuned_where_two_are():
+    def tuned(arch, errors, chosen=0.02):
+        search = {"seeds": [8, 9], "steps": 12, "errors": {f"{chosen:g}": [0.1, 0.1]}}
+        return make_records(arch, errors, tuning=search, lr=chosen)
+
+    plain = [r for arch in ("mlp", "gru", "lstm") for r in make_records(arch, [0.3, 0.3])]
+    one = ranking(*plain, *tuned("mlp", [0.1, 0.1]))
+    assert {row.name for row in one.rows if row.rank} == {"mlp", "gru", "lstm"}
+    two = ranking(*plain, *tuned("mlp", [0.1, 0.1]), *tuned("gru", [0.2, 0.2]))
+    assert [(row.name, row.rank) for row in two.rows if row.rank] == [("mlp tuned", 1), ("gru tuned", 2)]
+    again = tuned("mlp", [0.05, 0.05, 0.05], 0.04)  # another search has another row
+    more = ranking(*tuned("mlp", [0.1, 0.1]), *again, *tuned("gru", [0.2, 0.2]))
+    assert [(row.arch, len(row.records), row.rank) for row in more.rows] == [
+        ("mlp", 3, 1),
+        ("mlp", 2, None),
+        ("gru", 2, 2),
+    ]
+
+
+def test_the_rank_by_kl_is_shown_where_the_means_order_two_rows_differently():
+    def row(arch, errors, kls):
+        return [
+            make_record(arch, seed=10 + i, error=e, kl=kl) for i, (e, kl) in enumerate(zip(errors, kls, strict=True))
+        ]
+
+    first = row("transformer", [0.020, 0.021, 0.019], [0.0020, 0.0021, 0.0019])
+    wide = row("mamba2", [0.037, 0.034, 0.040], [0.001, 0.004, 0.016])  # level by KL, and behind by its mean
+    assert ranks(*first, *wide) == {"transformer": "1", "mamba2": "2"}
+    better = row("lstm", [0.037, 0.034, 0.040], [0.0010, 0.0011, 0.0009])
+    assert ranks(*first, *better) == {"transformer": "1 (KL 2)", "lstm": "2 (KL 1)"}
+    level = row("gru", [0.021, 0.020, 0.022], [0.0019, 0.0020, 0.0018])
+    assert ranks(*first, *level) == {"transformer": "1 (KL 1)", "gru": "1 (KL 1)"}
 
 
 def test_other_task_parameters_are_another_table():
@@ -333,7 +383,7 @@ def test_a_sentence_counts_architectures_and_names_the_row_nearest_to_the_limit(
 
 
 def test_precisions_are_never_ranked_together():
-    full = [make_record(arch, error=0.2, device="cuda") for arch in ("mlp", "transformer")]
+    full = [r for arch in ("mlp", "transformer") for r in make_records(arch, [0.2, 0.2], device="cuda")]
     low = [make_record("lstm", error=0.1, device="cuda", precision="bf16")]
     (ranking,) = make_rankings([*full, *low])
     assert [(row.arch, row.settings, row.rank is None) for row in ranking.rows] == [
@@ -342,15 +392,15 @@ def test_precisions_are_never_ranked_together():
 
 
 def test_rows_with_settings_of_their_own_have_no_rank_beside_the_presets():
-    usual, longer = make_record("mlp", error=0.3), make_record(error=0.1, steps=999)
-    assert ranks(usual, longer) == {"mlp": "1", "transformer steps=999": "†"}
-    assert ranks(longer, make_record("mlp", error=0.3, steps=999)) == {
+    usual, longer = make_records("mlp", [0.3, 0.3]), make_records("transformer", [0.1, 0.1], steps=999)
+    assert ranks(*usual, *longer) == {"mlp": "1", "transformer steps=999": "†"}
+    assert ranks(*longer, *make_records("mlp", [0.3, 0.3], steps=999)) == {
         "transformer steps=999": "1",
         "mlp steps=999": "2",
     }
-    shorter = make_record("mlp", error=0.3, steps=9)
-    assert ranks(longer, shorter) == {"transformer steps=999": "†", "mlp steps=9": "†"}
-    assert ranks(longer, shorter, make_record("lstm", error=0.9, steps=9)) == {  # what most rows share
+    shorter = make_records("mlp", [0.3, 0.3], steps=9)
+    assert ranks(*longer, *shorter) == {"transformer steps=999": "†", "mlp steps=9": "†"}
+    assert ranks(*longer, *shorter, make_record("lstm", error=0.9, steps=9)) == {  # what most rows share
         "transformer steps=999": "†",
         "mlp steps=9": "1",
         "lstm steps=9": "2",
@@ -361,7 +411,7 @@ def test_a_failed_run_is_shown_as_failed():
     (found,) = make_rankings([make_record(), fail(make_record("mlp"))])
     assert [row.arch for row in found.rows] == ["transformer"]
     text = task_page("bijection", [found], "README.md")
-    assert "**failed**: mlp, seed 0: the loss is nan by step 7" in text
+    assert "**failed**: mlp, seed 10: the loss is nan by step 7" in text
     alone = make_board([fail(make_record())])
     assert "the loss is nan by step 7" in pages(alone, "README.md", published=False)["bijection.md"]
 
@@ -418,7 +468,8 @@ def test_a_default_that_was_named_makes_no_other_row():
     a, b = make_records("transformer", [0.1, 0.1], "hmm")
     assert len(group_seeds([a, change(b, task_params={"states": 5})])) == 1
     assert len(group_seeds([a, change(b, task_params={"states": 4})])) == 2
-    compared = ranking(a, change(make_record("lstm", "hmm", error=0.9), task_params={"states": 5}))
+    others = make_records("lstm", [0.9, 0.9], "hmm")
+    compared = ranking(a, b, *(change(record, task_params={"states": 5}) for record in others))
     assert [row.rank for row in compared.rows] == [1, 2]
 
 
@@ -440,7 +491,7 @@ def test_every_task_has_a_page_that_the_overview_links_to():
     assert "results.csv" in pages(made, "board.md", published=True)["board.md"]
 
 
-def test_the_published_leaderboard_is_one_page_and_its_task_tables_have_eight_columns():
+def test_the_published_leaderboard_is_one_page_and_its_task_tables_are_narrow():
     board = make_board(read_all(ROOT / "leaderboard/runs")[0])
     found = pages(board, "README.md", published=True)
     assert len(found["README.md"].encode()) < 20_000
@@ -448,7 +499,7 @@ def test_the_published_leaderboard_is_one_page_and_its_task_tables_have_eight_co
     for each in board.rankings:
         if each.rows:
             assert len(cells(ranking_table(each))[0]) <= 8, each.group
-            assert len(cells(cost_table(each))[0]) <= 8, each.group
+            assert len(cells(cost_table(each))[0]) <= 9, each.group
 
 
 def test_the_records_of_the_tests_are_records():

@@ -232,7 +232,8 @@ def test_the_record_is_read_back_and_claims_no_training():
 
 
 def test_the_best_of_all_is_shown_with_its_mark_and_never_ranked():
-    ours = [make_record(arch, "hmm", 10, error) for arch, error in (("transformer", 0.1), ("mlp", 0.5))]
+    errors = {"transformer": 0.1, "mlp": 0.5}
+    ours = [make_record(arch, "hmm", seed, error) for arch, error in errors.items() for seed in (10, 11)]
     board = make_board([*ours, make_elsewhere(error=0.001)])
     trained, elsewhere = sorted(board.rankings, key=lambda ranking: len(ranking.rows), reverse=True)
     assert [(row.arch, row.rank) for row in trained.rows] == [("transformer", 1), ("mlp", 2)]

@@ -513,7 +513,8 @@ def test_a_config_of_ours_has_no_new_fields(smoke):
 def test_an_external_row_is_ranked_among_ours_and_marked(bench):
     Path("my_model.py").write_text(MODEL)
     external.find(ARCHS, "my_model.py")
-    (ranking,) = make_rankings([make_record("tiny-gru", error=0.1), make_record("mlp", error=0.5)])
+    errors = {"tiny-gru": 0.1, "mlp": 0.5}
+    (ranking,) = make_rankings([make_record(arch, seed=s, error=e) for arch, e in errors.items() for s in (10, 11)])
     marked = f"tiny-gru (external {digest(MODEL)[7:15]})"
     assert [(row.name, row.rank) for row in ranking.rows] == [(marked, 1), ("mlp", 2)]
 

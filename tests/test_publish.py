@@ -84,6 +84,20 @@ def test_a_bad_record_is_never_committed(repository):
     assert commits == 0
 
 
+def test_recipe_seeds_are_published_no_more(repository, records):
+    folder, _, _, publish = repository
+    older = folder / "leaderboard/recipe-seeds.txt"
+    older.write_text("0123456789ab\n")
+    done, commits = publish(check=False)
+    assert (done.returncode, commits) == (2, 0)
+    said = [line for line in done.stderr.splitlines() if line.startswith("bench: ")]
+    (line,) = said
+    assert "1 of the records in leaderboard/runs have seeds below 10 and are not in recipe-seeds.txt" in line
+    assert f"{records[0].id}.json" in line
+    older.write_text(f"{records[0].id}\n")
+    assert publish()[1] == 1
+
+
 def test_the_published_pages_are_what_the_published_records_say():
     """By the command that the rules give."""
     rules = (ROOT / "leaderboard/RULES.md").read_text()

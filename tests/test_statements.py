@@ -84,6 +84,8 @@ def test_every_sentence_of_the_readmes_results_names_seeds_and_row():
     header, _ = tables(block)[0]
     assert [names([sentence])[0] for sentence in sentences] == names(header)
     for sentence in sentences:
+        if sentence.endswith("no row is ranked yet."):
+            continue
         assert re.search(r"\([\d.e-]+( [\[(].+)?, \d+ (recipe )?seeds?", sentence), sentence
 
 

@@ -41,26 +41,33 @@ def test_paired_test_equals_scipys_exact_permutations(n):
     rng = np.random.default_rng(n)
     a = rng.normal(size=n)
     b = a + rng.normal(0.5, 1.0, size=n)
+    errors = [dict(enumerate(np.exp(each))) for each in (a, b)]  # seeds differ by factors
     theirs = permutation_test(
         (a, b), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples", vectorized=True
     )
-    assert paired_p(dict(enumerate(a)), dict(enumerate(b))) == pytest.approx(min(1.0, theirs.pvalue))
+    assert paired_p(*errors) == pytest.approx(min(1.0, theirs.pvalue))
 
 
 def test_paired_test_uses_common_seeds_and_sees_through_what_they_share():
-    noise = {0: 0.0, 1: 5.0, 2: -3.0, 3: 8.0, 4: 1.0}
-    better = {seed: value - 0.1 for seed, value in noise.items()}
+    noise = {0: 1.0, 1: 5.0, 2: 0.03, 3: 8.0, 4: 0.2}
+    better = {seed: 0.9 * value for seed, value in noise.items()}
     assert paired_p(better, noise) == 2 / 2**5
-    assert paired_p(better, {**noise, 9: -100.0}) == 2 / 2**5
+    assert paired_p(better, {**noise, 9: 1e-9}) == 2 / 2**5
     assert paired_p({0: 1.0}, {0: 2.0}) is None
     assert paired_p({0: 1.0, 1: 1.0}, {2: 2.0, 3: 2.0}) is None
     assert paired_p(noise, noise) == 1.0
 
 
 def test_of_many_seeds_all_count():
-    apart = {seed: 1.0 if seed < 16 else -1.0 for seed in range(40)}  # the first sixteen alone would say otherwise
-    assert paired_p(apart, dict.fromkeys(range(40), 0.0)) > 0.1
-    assert 0 < paired_p(dict.fromkeys(range(40), 1.0), dict.fromkeys(range(40), 0.0)) < 1e-4
+    apart = {seed: 2.0 if seed < 16 else 0.5 for seed in range(40)}  # the first sixteen alone would say otherwise
+    assert paired_p(apart, dict.fromkeys(range(40), 1.0)) > 0.1
+    assert 0 < paired_p(dict.fromkeys(range(40), 2.0), dict.fromkeys(range(40), 1.0)) < 1e-4
+
+
+def test_one_bad_seed_does_not_carry_the_paired_test():
+    level = dict.fromkeys(range(5), 1.0)
+    assert paired_p({**dict.fromkeys(range(4), 0.5), 4: 3.0}, level) < 1  # better by a factor of two in four of five
+    assert paired_p({0: 2.0, 1: 0.5, 2: 2.0, 3: 0.5, 4: 1.0}, level) == 1.0
 
 
 def test_a_rank_counts_the_rows_that_are_clearly_better():

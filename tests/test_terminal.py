@@ -90,7 +90,7 @@ def test_text_from_a_record_cannot_steer_the_terminal(records):
     text = shown([replace(ours, platform=platform), fail(theirs, hostile)])
     assert "\x1b" not in text
     assert "[red]boo[/red]" in text
-    assert "FAILED: mlp, seed 0" in text
+    assert "FAILED: mlp, seed 10" in text
 
 
 def test_a_terminal_shows_what_the_ranking_says():
@@ -119,13 +119,14 @@ def test_a_terminal_shows_what_the_ranking_says():
 
 def test_where_the_answer_is_certain_the_terminal_shows_kl_first_and_no_best_constant():
     made = [certain(make_record(arch, "recall", error=0.001, kl=kl)) for arch, kl in (("mlp", 0.9), ("lstm", 0.01))]
+    made += [replace(each, config=replace(each.config, seed=11), id=each.id[::-1]) for each in made]
     text = shown(made)
     lines = [line.split() for line in text.splitlines()]
     (head,) = [line for line in lines if line[:1] == ["#"]]
     assert head[2:5] == ["KL", "K=20", "MAE"]
-    assert [line[1:4] for line in lines if line[:1] in (["1"], ["2"])] == [
-        ["lstm", "0.0100", "0.0010"],
-        ["mlp", "0.9000", "0.0010"],
+    assert [(*line[1:3], line[5]) for line in lines if line[:1] in (["1"], ["2"])] == [
+        ("lstm", "0.0100", "0.0010"),
+        ("mlp", "0.9000", "0.0010"),
     ]
     assert "best constant" not in text
     (ranking,) = make_rankings(made)

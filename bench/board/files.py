@@ -10,8 +10,10 @@ from bench import records
 from bench.board import markdown, results, submissions
 from bench.board.overview import Board
 from bench.registry import BadInput
+from bench.seeds import PUBLISHED_FROM
 
 CSV = "results.csv"
+OLDER = "recipe-seeds.txt"  # beside a folder of published records: the ids of those with seeds of recipe work
 
 
 class Found(NamedTuple):
@@ -28,6 +30,7 @@ def merge_records(folders: Sequence[Path]) -> Found:
     problems = []
     for folder in folders:
         ours, broken = records.read_all(folder)
+        require_fresh_seeds(folder, ours)
         found = {record.id: record for record in ours} | found
         problems += broken
     reported: dict[str, records.RunRecord] = {}
@@ -36,6 +39,18 @@ def merge_records(folders: Sequence[Path]) -> Found:
         reported = {record.id: record for record in theirs} | reported
         problems += broken
     return Found(list(found.values()), list(reported.values()), problems)
+
+
+def require_fresh_seeds(folder: Path, found: Sequence[records.RunRecord]) -> None:
+    """A folder beside a list of its older records takes no other with a seed that was free for choosing recipes."""
+    path = folder.resolve().parent / OLDER
+    if not path.exists():
+        return
+    older = set(path.read_text().split())
+    refused = [record for record in found if record.config.is_recipe_work and record.id not in older]
+    if refused:
+        what = f"{len(refused)} of the records in {folder} have seeds below {PUBLISHED_FROM} and are not in {OLDER}"
+        raise BadInput(f"{what}; the first is {folder / refused[0].path}")
 
 
 def compose_pages(board: Board, name: str, with_figures: bool = False) -> dict[str, str]:

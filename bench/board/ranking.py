@@ -104,9 +104,9 @@ class Row:
     is_preset_default: bool  # every setting is the preset's, or was chosen by the search
     is_self_reported: bool
     is_informed: bool  # its KL is below the uniform predictor's
-    compares: bool = False  # it has the preset's settings and is tuned if most such rows are
+    compares: bool = False  # it has the preset's settings and fresh seeds, and is tuned if two such rows are
     rank: int | None = None
-    kl_rank: int | None = None  # by the KL, where that ranks the row differently
+    kl_rank: int | None = None  # by the KL, where its mean orders this row and another one differently
     p: float | None = None  # against the ranked row above, corrected for all tests of the table
 
     @property
@@ -129,7 +129,7 @@ class Row:
 
     @property
     def place(self) -> str:
-        """The rank; - for a row no better than guessing; † for a row whose settings do not compare."""
+        """The rank; - for a row no better than guessing; † for one that is not ranked."""
         if self.rank and self.kl_rank:
             return f"{self.rank} (KL {self.kl_rank})"
         return str(self.rank) if self.rank else "†" if self.is_informed else "-"
@@ -264,6 +264,17 @@ class Ranking:
     def utilisation(self) -> float | None:
         """Share of a GPU's peak arithmetic that training reached."""
         return mean_of_all((record.platform.get("gpu") or {}).get("flops_utilisation") for record in self.records)
+
+    @property
+    def why_unranked(self) -> str:
+        """Why no row has a rank yet; empty if one has, or if settings are the reason."""
+        if not self.rows or any(row.rank for row in self.rows) or self.rows[0].is_elsewhere:
+            return ""
+        if all(row.config.is_recipe_work for row in self.rows):
+            return "Not ranked yet: every row has recipe seeds (below 10), which were also used to choose the recipe."
+        if any(row.compares for row in self.rows):
+            return "Not ranked yet: every row that compares has a single seed."
+        return ""
 
     @property
     def has_seeds(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import mean
@@ -113,36 +113,58 @@ def _scores(trees: Sequence[dict[str, Parts | None]], trained: int, longer: Sequ
 def _rank(rows: list[Row]) -> list[Row]:
     """Rows from the best on, with ranks.
 
-    Rows with the preset's settings compare: the tuned ones, or the untuned ones if there are more of those. Where no
-    row has the preset's settings, those with the settings that most rows share compare. As soon as two of them have
-    seeds that were never used for recipes, only such rows compare.
-    A row whose KL is not below the uniform predictor's knows nothing, whatever its entropies. A model that was trained
-    elsewhere compares with nothing.
+    A row whose KL is not below the uniform predictor's knows nothing, whatever its entropies. Where every row has a
+    single seed, nothing is ranked. A model that was trained elsewhere compares with nothing.
     """
     if any(row.is_elsewhere for row in rows):
         return rows  # then all rows are: unknown supervision has a table of its own
-    usual = [row for row in rows if row.is_preset_default]
-    fresh = [row for row in usual if not row.config.is_recipe_work]
-    able = fresh if len(fresh) > 1 else usual
-    mostly = 2 * sum(bool(row.config.tuning) for row in able) >= len(able)
-    compared = {id(row) for row in able if bool(row.config.tuning) == mostly}
-    rows = [replace(row, compares=id(row) in compared) for row in rows]
-    if usual:
-        compares = [row.compares for row in rows]
-    else:
-        settings = [comparable_settings(row.config) for row in rows]
-        counts = Counter(settings).most_common(2)
-        tied = len(counts) > 1 and counts[0][1] == counts[1][1]
-        compares = [not tied and each == counts[0][0] for each in settings]
-    counted = [row for row, compared in zip(rows, compares, strict=True) if compared and row.is_informed]
+    able = {id(row) for row in _comparable(rows)}
+    flags = [id(row) in able for row in rows]
+    rows = [replace(row, compares=flag and row.is_preset_default) for row, flag in zip(rows, flags, strict=True)]
+    counted = [row for row, flag in zip(rows, flags, strict=True) if flag and row.is_informed]
+    if all(len(row.records) == 1 for row in counted):
+        return rows
     ranks = shared_ranks([list(row.errors.values()) for row in counted])
     by_kl = shared_ranks([[record.at()["all"]["kl"] for record in row.records] for row in counted])
     tests = [paired_p(above.errors, row.errors) for above, row in pairwise(counted)]
     ranked = {
-        id(row): replace(row, rank=rank, kl_rank=other if other != rank else None, p=p)
+        id(row): replace(row, rank=rank, kl_rank=other if _is_disputed(row, counted) else None, p=p)
         for row, rank, other, p in zip(counted, ranks, by_kl, [None, *holm(tests)][: len(counted)], strict=True)
     }
     return [ranked.get(id(row), row) for row in rows]
+
+
+def _comparable(rows: Sequence[Row]) -> list[Row]:
+    """Rows that may be ranked together: with fresh seeds, and one for each architecture.
+
+    They have the preset's settings: the tuned ones if two are, else the untuned ones. Where no row has the preset's
+    settings, those with the settings that most rows share compare.
+    """
+    fresh = [row for row in rows if not row.config.is_recipe_work]
+    if any(row.is_preset_default for row in rows):
+        usual = _one_each(row for row in fresh if row.is_preset_default)
+        tuned = _one_each(row for row in fresh if row.is_preset_default and row.config.tuning)
+        untuned = _one_each(row for row in fresh if row.is_preset_default and not row.config.tuning)
+        return tuned if len(tuned) > 1 else untuned or usual
+    settings = [comparable_settings(row.config) for row in fresh]
+    counts = Counter(settings).most_common(2)
+    if not counts or (len(counts) > 1 and counts[0][1] == counts[1][1]):
+        return []
+    return _one_each(row for row, each in zip(fresh, settings, strict=True) if each == counts[0][0])
+
+
+def _one_each(rows: Iterable[Row]) -> list[Row]:
+    """Each architecture's row with most seeds; ours and one that others sent are two."""
+    found: dict[tuple[str, bool], Row] = {}
+    for row in sorted(rows, key=lambda row: -len(row.records)):
+        found.setdefault((row.arch, row.is_self_reported), row)
+    return list(found.values())
+
+
+def _is_disputed(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether the mean KL orders it and another row otherwise than the error that ranks."""
+    mine = row.scores
+    return any((mine.error - other.scores.error) * (mine.kl - other.scores.kl) < 0 for other in rows)
 
 
 def _settings(record: RunRecord, members: Sequence[RunRecord]) -> tuple[str, ...]:
@@ -163,7 +185,7 @@ def _settings(record: RunRecord, members: Sequence[RunRecord]) -> tuple[str, ...
     ]
     if mine["tuning"] and not all(rival["tuning"] for rival in rivals):
         apart.append("tuned")
-    if record.config.is_recipe_work and not all(member.config.is_recipe_work for member in members):
+    if record.config.is_recipe_work:
         apart.append("recipe seeds")
     return tuple(apart)
 

@@ -141,7 +141,9 @@ def _check_config(config: RunConfig) -> None:
     _require(not search or lists, "config's tuning.errors is not a table")
     numbers = all(isinstance(e, list) and e and all(isinstance(x, float | None) for x in e) for e in lists or ())
     _require(numbers, "config's tuning.errors are not lists of numbers")
-    _require(not search or config.seed not in search["seeds"], f"its search used seed {config.seed} as well")
+    tuned_on = search["seeds"] if search else []
+    only_tuning = all(type(seed) is int and seed < PUBLISHED_FROM for seed in tuned_on)
+    _require(only_tuning, f"its search used seeds that are not below {PUBLISHED_FROM}")
     for name, value in config.task_params.items():
         _require(isinstance(value, bool | int | float | str | None), f"config's {name} is not a plain value")
         _require(not isinstance(value, int) or value <= MAX_PARAMETER, f"config's {name} is too large")

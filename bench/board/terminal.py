@@ -62,7 +62,7 @@ def ranking_table(ranking: Ranking, drawn: bool = True) -> Table:
         made.add_column("error by position", no_wrap=True)
     for line in ranking.lines:
         row = line if isinstance(line, Row) else None
-        cells = [row.place, row.name + row.mark] if row else ["", line.name]
+        cells = [row.place if drawn else row.place.replace("†", ""), row.name + row.mark] if row else ["", line.name]
         cells += [number(line.scores.error) + (row.spread if row else "")]
         cells += ["" if line.other is None else number(line.other)]
         cells += ["n/a" if line.scores.new is None else number(line.scores.new)] if longer else []

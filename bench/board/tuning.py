@@ -1,25 +1,32 @@
-"""What the search of block and learning rate was worth for each tuned row of a table.
+"""What the search of block and learning rate was worth for each tuned row of a table, and what it cost.
 
-Both settings, the preset's and the chosen one, were run on the first tuning seed with all steps, so the two errors are
-of the same data. The choice saw that seed, so the gain is a little flattering. In: a ranking. Out: lines.
+Where an architecture has the preset's setting and the chosen one on the same fresh seeds, those are compared. Otherwise
+the two settings are compared on the first tuning seed, where both had all steps; the choice saw that seed, so the gain
+is a little flattering. In: a ranking. Out: lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import mean
 
 from bench.board.ranking import Ranking, Row
 from bench.board.rows import preset_values
+from bench.stats import interval
+
+BLOCK = ("positions", "activation")
 
 
 @dataclass(frozen=True)
 class Worth:
     arch: str
-    before: float  # the preset's setting, on the first tuning seed
-    after: float  # the chosen setting, on the same seed
+    before: float  # the preset's setting
+    after: float  # the chosen setting, on the same seeds
+    seeds: int  # fresh ones that both have; 0: the first tuning seed
+    bounds: tuple[float, float] | None  # of their ratio, over fresh seeds
     chosen: str
-    trials: int
+    is_edge: bool  # no rate beyond the chosen one was tried
     place_before: int = 0  # among the rows of the table
     place_after: int = 0
 
@@ -34,24 +41,49 @@ class Worth:
 
 def worths(ranking: Ranking) -> list[Worth]:
     """One line for each tuned row whose two settings were measured; the best tuned one first."""
-    found = [worth for row in ranking.rows if row.compares and (worth := _worth(row))]
+    tuned = [row for row in ranking.rows if row.compares and row.config.tuning]
+    found = [worth for row in tuned if (worth := _worth(row, _untuned(row, ranking.rows)))]
     before, after = ([getattr(worth, name) for worth in found] for name in ("before", "after"))
-    placed = [
-        Worth(w.arch, w.before, w.after, w.chosen, w.trials, _place(w.before, before), _place(w.after, after))
-        for w in found
-    ]
+    placed = [replace(w, place_before=_place(w.before, before), place_after=_place(w.after, after)) for w in found]
     return sorted(placed, key=lambda worth: worth.after)
+
+
+def search_runs(row: Row) -> int:
+    """How many runs of all steps a search took."""
+    return sum(len(errors) for errors in row.config.tuning.get("errors", {}).values())
+
+
+def _untuned(row: Row, rows: Sequence[Row]) -> dict[int, float]:
+    """The errors by seed of the architecture's row with the preset's setting and fresh seeds."""
+    own = [other for other in rows if other.arch == row.arch and other.is_preset_default and not other.config.tuning]
+    return next((other.errors for other in own if not other.config.is_recipe_work), {})
+
+
+def _worth(row: Row, untuned: dict[int, float]) -> Worth | None:
+    chosen, errors = _name(row), row.config.tuning.get("errors", {})
+    common = sorted(row.errors.keys() & untuned.keys())
+    if common:
+        before, after = (mean(of[seed] for seed in common) for of in (untuned, row.errors))
+        bounds = interval([row.errors[seed] / untuned[seed] for seed in common])
+        return Worth(row.arch, before, after, len(common), bounds, chosen, _is_edge(chosen, errors))
+    usual = f"{preset_values(row.config)['lr']:g}"
+    first, last = (errors.get(name, [None])[0] for name in (usual, chosen))
+    return Worth(row.arch, first, last, 0, None, chosen, _is_edge(chosen, errors)) if first and last else None
+
+
+def _name(row: Row) -> str:
+    """The chosen setting as the search names it: the rate, then the block if it is not the preset's."""
+    config, usual = row.config, preset_values(row.config)
+    is_other = any(getattr(config, name) != usual[name] for name in BLOCK)
+    block = [f"{name}={getattr(config, name)}" for name in BLOCK] if is_other else []
+    return " ".join([f"{config.lr:g}", *block])
+
+
+def _is_edge(chosen: str, tried: Sequence[str]) -> bool:
+    rate, _, block = chosen.partition(" ")
+    rates = [float(each.partition(" ")[0]) for each in tried if each.partition(" ")[2] == block]
+    return not min(rates, default=0.0) < float(rate) < max(rates, default=0.0)
 
 
 def _place(error: float, errors: Sequence[float]) -> int:
     return 1 + sum(other < error for other in errors)
-
-
-def _worth(row: Row) -> Worth | None:
-    config, usual = row.config, preset_values(row.config)
-    errors = config.tuning.get("errors", {})
-    blocks = [f"{k}={getattr(config, k)}" for k in ("positions", "activation")]
-    block = " ".join(blocks) if any(getattr(config, k) != usual[k] for k in ("positions", "activation")) else ""
-    chosen = f"{config.lr:g} {block}".strip()
-    before, after = (errors.get(name, [None])[0] for name in (f"{usual['lr']:g}", chosen))
-    return Worth(row.arch, before, after, chosen, len(errors)) if before and after else None

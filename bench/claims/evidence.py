@@ -15,10 +15,11 @@ from bench.presets import NEWER_BLOCK, SIZES
 from bench.records import RunRecord
 from bench.reports import Cell, Report
 from bench.statements import SEEDS, Answered, Holds, least_error
-from bench.stats import interval
+from bench.stats import interval, two_groups
 from bench.text import plural, significant
 
 LENGTH = ("steps", "batch", "warmup", "weight_decay")  # what a run of another length needs to be changed
+WIDE = 10.0  # a factor between the ends of an interval: it says less than the seeds themselves
 # presets that can speak to a claim: the one with the source's own setting, then the largest first
 ADMITTED = ("markov-report", *(size for size in SIZES if size != "smoke"))
 
@@ -36,7 +37,7 @@ class Evidence:
         params: Mapping[str, object] = MappingProxyType({}),
         free: Collection[str] = (),
     ) -> list[list[RunRecord]]:
-        """The seeds of each setting: larger presets first, then more training sequences, then fresh seeds.
+        """The seeds of each setting: rows with enough fresh seeds, then larger presets, then more training sequences.
 
         The task has its preset's parameters, but for those that are asked for. Of the run's settings, those of LENGTH,
         the block, what was searched, and those that are `free` may be others than the preset's.
@@ -47,10 +48,11 @@ class Evidence:
             asked = (c.task, c.arch, c.supervision) == (task, arch, supervision) and c.preset in ADMITTED
             return asked and record.ok and has_parameters(c, params) and other_settings(c) <= {*free}
 
-        def place(row: list[RunRecord]) -> tuple[int, int, bool, bool, int]:
+        def place(row: list[RunRecord]) -> tuple[bool, int, int, bool, bool, int]:
             c = row[0].config
+            few = c.is_recipe_work or len(row) < SEEDS
             default = is_preset_default(c)
-            return ADMITTED.index(c.preset), -c.steps * c.batch, not default, c.is_recipe_work, -len(row)
+            return few, ADMITTED.index(c.preset), -c.steps * c.batch, not default, c.is_recipe_work, -len(row)
 
         return sorted(group_seeds([record for record in self.records if speaks(record)]), key=place)
 
@@ -150,14 +152,16 @@ def floors(row: Sequence[RunRecord], horizon: int) -> dict[str, str]:
 
 
 def setting(run: RunRecord) -> str:
-    """The preset; sampled targets; blocks that are not plain, or not the preset's; seeds of recipe work."""
+    """The preset; sampled targets; blocks that are not plain, or not the preset's; tuning; seeds of recipe work."""
     c = run.config
     names = [name for name in NEWER_BLOCK if name != "positions" or "transformer" in c.arch]
     newer = [getattr(c, name) for name in names if getattr(c, name) == NEWER_BLOCK[name]]
     usual = [preset_values(c).get(name) == NEWER_BLOCK[name] for name in names]
     block = newer or (["the plain block"] if any(usual) else [])
     target = ["sampled"] if c.supervision == "sampled" else []
-    return ", ".join([f"preset {c.preset}", *target, *block, *(["recipe seeds"] if c.is_recipe_work else [])])
+    tuned = ["tuned"] if c.tuning else []
+    recipe = ["recipe seeds"] if c.is_recipe_work else []
+    return ", ".join([f"preset {c.preset}", *target, *block, *tuned, *recipe])
 
 
 def seeds(row: Sequence[object]) -> str:
@@ -169,8 +173,15 @@ def steps(run: RunRecord) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The mean, with its interval where there are several values."""
-    return significant(mean(values)) + ends(interval(values))
+    """The mean, with its interval; where seeds fall apart, how many did well; where it is wide, their range."""
+    found = significant(mean(values))
+    if groups := two_groups(values):
+        count, better = groups
+        return f"{found} ({count} of {len(values)}: {significant(better)})"
+    limits = interval(values)
+    if limits and limits[1] > WIDE * limits[0]:
+        return f"{found} ({significant(min(values))} to {significant(max(values))})"
+    return found + ends(limits)
 
 
 def ends(bounds: tuple[float, float] | None) -> str:

@@ -11,7 +11,7 @@ from bench.board.pools import make_curves
 from bench.claims.evidence import ADMITTED, Evidence, seeds, setting, spread, steps
 from bench.claims.verdicts import REFUTED, REPRODUCED, UNDECIDED, Verdict
 from bench.records import RunRecord
-from bench.stats import SLACK, interval
+from bench.stats import SLACK, bounds
 from bench.text import significant
 
 OUTSIDE = "laws from outside"
@@ -41,7 +41,7 @@ class HeldOut:
         if not row:
             return claimed
         rest, held = ([_share(record, part) for record in row] for part in ("all", self.part))
-        low, high = interval(held) or (held[0], held[0])
+        low, high = bounds(held)
         learned = all(share < LEARNED * of for share, of in zip(rest, held, strict=True))
         verdict = REPRODUCED if low >= PARTLY and learned else REFUTED if high < HELD else UNDECIDED
         return claimed._replace(

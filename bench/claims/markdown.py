@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bench.board.markdown import GENERATED, table
+from bench.claims.places import place_of
 from bench.claims.published import SOURCES
 from bench.claims.verdicts import REFUTED, VERDICTS, Verdict
 from bench.statements import NEAR, SEEDS
@@ -22,33 +23,36 @@ KINDS = {
     "mechanism": "statements of how a model works",
 }
 INTRODUCTION = (
-    "Errors are in bits unless a claim says otherwise. [low, high] is the 95 % interval over seeds. [n] is a note "
+    "Errors are in bits unless a claim says otherwise. [low, high] is the 95 % interval over seeds; (2 of 3: x) says "
+    "that they fall apart and the better ones have a mean of x; (a to b) is their range. [n] is a note "
     "below the table: the runs that ours comes from, and what explains a difference."
 )
 READING = f"""\
 ## How to read a verdict
 
-- **reproduced**: ours is within a factor of {SLACK} of the published number, on both sides, and so is the whole
-  interval where there is one. A claimed failure is reproduced by a worse one, too; a claimed success without any error
-  cannot be exceeded.
-- **exceeded**: a success was claimed, and the whole interval is better than that.
-- **not reproduced**: the whole interval falls short of a claimed success, or is better than a claimed failure.
+- **reproduced**: the whole interval of ours is within a factor of {SLACK} of the published number, on both sides. A
+  single seed, or a single report, has a factor of {SLACK} either way for an interval. A claimed failure is reproduced
+  by a worse one, too; a claimed success without any error cannot be exceeded.
+- **exceeded**: a success was claimed, and the whole interval is better than the published number by more than {SLACK}.
+- **not reproduced**: the whole interval is worse than a claimed success, or better than a claimed failure, by more than
+  {SLACK}.
 - **undecided**: the interval reaches across an end of that range (from equal to better is undecided, too); or ours
   misses a success, or shows a failure, and has seen fewer sequences than the published run, so that it may only be
-  short. A short run that beats a claimed failure does refute it.
-- **not tested here**: no run of ours can speak to it.
+  short (a short run that beats a claimed failure does refute it); or a failure was claimed of a model that learned from
+  draws, and ours had exact targets, which are easier.
+- **not tested here**: no run of ours can speak to it, or ours is no worse than the exact predictor's own noise.
 
-An error is compared with the largest preset at which the row was run. An order of two architectures is compared with
-the ratio of their errors, seed by seed: the interval of the ratio must exclude 1; with one seed the ratio itself must
-exceed {SLACK}. Where the published model learned from draws, our runs on draws decide; those on
-the exact posterior are shown as well.
+An error is compared with a row of at least {SEEDS} fresh seeds if there is one, else with the largest preset at which
+the row was run. Failures are judged on the authors' own task, targets and architecture. An order of two architectures
+is compared with the ratio of their errors, seed by seed: the interval of the ratio must exclude 1. Where the published
+model learned from draws, our runs on draws decide; those on the exact posterior are shown as well.
 
 A claim about how a model works is read from the reports of several seeds of one row: the largest with {SEEDS} reports
 that can answer, else the one with most of them. They were trained on the exact posterior, and may be much smaller than
 the published model. It holds or does not if at least {SEEDS} seeds agree and their errors are at most {NEAR:g} times
-the least that is known for the task; otherwise it is *undecided*, for the reason in the note. The study's claims are
-about one trained model, so one run of ours decides them. When a statement in words holds is our choice, and the note
-says it; a number near that line decides little. Four such lines were drawn after a first look at our numbers: which
+the least that is known for the task; otherwise it is *undecided*, for the reason in the note. The study's claims need
+{SEEDS} reports that agree. When a statement in words holds is our choice, and the note says it; a number near that line
+decides little. Four such lines were drawn after a first look at our numbers: which
 vectors count as a manifold (values and outputs at first, then the residual stream too, as in the authors' code); what
 is not exactly alike (0.001 at first, which ours misses at 0.0009, then the rounding of float32); that nothing is
 decided about the entropy axis where its removal costs something, but no more than that of a random direction (it
@@ -82,7 +86,8 @@ def _section(verdicts: Sequence[Verdict]) -> list[str]:
     for v in verdicts:
         mark = ""
         if v.where or v.why:
-            note = ". ".join(filter(None, (v.where[:1].upper() + v.where[1:], v.why)))
+            place = f"Published in: {place_of(v.id)}" if place_of(v.id) else ""
+            note = ". ".join(filter(None, (v.where[:1].upper() + v.where[1:], v.why, place)))
             notes.append(f"{len(notes) + 1}. {plain(note, LONG)}.")
             mark = f" [{len(notes)}]"
         rows.append([plain(v.claim), plain(v.published), plain(v.ours, LONG) + mark, v.verdict])

@@ -6,6 +6,7 @@ its seeds agree and their errors are at most twice the least that is known for t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -15,7 +16,7 @@ from typing import ClassVar
 from bench.claims.evidence import Evidence, ends, seeds, setting, spread
 from bench.claims.verdicts import REFUTED, REPRODUCED, UNDECIDED, Verdict, to_float
 from bench.reports import Report
-from bench.statements import STATEMENTS, Answered, Holds, Number, judge
+from bench.statements import SEEDS, STATEMENTS, Answered, Holds, Number, judge
 from bench.stats import mean_interval
 from bench.text import significant
 
@@ -130,18 +131,27 @@ class ReportStatement:
     column: str
     least: float = -inf
     most: float = inf
+    row: Mapping[str, str] = field(default_factory=dict)  # columns that name the rows that count, if not all do
 
     def judge(self, evidence: Evidence) -> Verdict:
         claimed = Verdict(self.id, self.claim, self.source, self.published, "mechanism")
-        found = list(evidence.lines(self.task, self.arch, self.table, self.preset))
-        if not found:
+        by_run: dict[str, list[float]] = defaultdict(list)
+        runs = {}
+        lines = evidence.lines(self.task, self.arch, self.table, self.preset)
+        for run, cells in ((run, cells) for run, cells in lines if self.row.items() <= cells.items()):
+            by_run[run.id].append(to_float(cells[self.column]))
+            runs[run.id] = run
+        if not runs:
             return claimed
-        run = found[0][0]
-        values = sorted(to_float(cells[self.column]) for of, cells in found if of is run)
+        values = sorted(value for found in by_run.values() for value in found)
+        held = {self.least <= min(found) and max(found) <= self.most for found in by_run.values()}
+        first, few = next(iter(runs.values())), len(runs) < SEEDS
+        verdict = UNDECIDED if few or len(held) > 1 else REPRODUCED if True in held else REFUTED
         bound = f"at least {self.least:g}" if self.least > -inf else f"at most {self.most:g}"
         return claimed._replace(
             ours=f"{self.column} {' to '.join(dict.fromkeys(map(significant, (values[0], values[-1]))))}",
-            where=f"run {run.id}, {setting(run)}",
-            why=f"It holds if that is {bound} in every row of the report's table",
-            verdict=REPRODUCED if self.least <= values[0] and values[-1] <= self.most else REFUTED,
+            where=f"{setting(first)}, {seeds(list(runs))} (run{'s' * (len(runs) > 1)} {', '.join(runs)})",
+            why=f"It holds if that is {bound} in every row of the report's table"
+            + (f". Undecided: a verdict takes {SEEDS} seeds" if few else ""),
+            verdict=verdict,
         )

@@ -1,14 +1,16 @@
 """How each kind of published claim is judged against our records and reports; published.py has the claims.
 
-An error is compared with the row of the largest preset (paper, small, quick), by its mean over seeds. Where the
-published model learned from draws and none of ours did, ours cannot show a success, but it can refute a failure. An
-order of two architectures takes the largest setting at which both were run, seed by seed. What an error cost is
-compared with the row of ours that reaches it for the fewest FLOPs. How a model works is read from reports, see
-mechanisms.py.
+An error is compared with a row of at least three fresh seeds if there is one, else with the row of the largest preset
+(paper, small, quick), by its mean over seeds. A single seed has the slack, a factor of 1.5 either way, for an interval.
+Where the published model learned from draws and none of ours did, ours can show neither a success nor refute a failure:
+exact targets are easier. A claimed failure is judged on the authors' own task. An order of two architectures takes the
+first setting at which both were run, seed by seed. What an error cost is compared with the row of ours that reaches it
+for the fewest FLOPs. How a model works is read from reports, see mechanisms.py.
 
 reproduced       ours, with its whole interval, is within the slack of what was claimed, on both sides
 exceeded         a success was claimed and ours, with its whole interval, is better by more than the slack
 not reproduced   ours, with its whole interval, falls short of a claimed success, or is better than a claimed failure
+                 by more than the slack
 undecided        an end of the slack is inside our interval; or a run that has seen fewer sequences than the published
                  one misses a success, or shows a failure
 not tested here  no record or no report can speak to it
@@ -30,13 +32,15 @@ from bench.claims.evidence import Evidence, ends, floors, seeds, setting, spread
 from bench.presets import NEWER_BLOCK
 from bench.records import RunRecord
 from bench.reports import Cell, Report
-from bench.stats import SLACK, interval, mean_interval
+from bench.statements import NEAR
+from bench.statements import SEEDS as FEW
+from bench.stats import SLACK, bounds, mean_interval, median_interval
 from bench.text import significant
 
 EXCEEDED, REPRODUCED, REFUTED = "exceeded", "reproduced", "not reproduced"
 UNDECIDED, UNTESTED = "undecided", "not tested here"
 VERDICTS = (EXCEEDED, REPRODUCED, REFUTED, UNDECIDED, UNTESTED)
-BETTER_TARGETS = "The published model learned from draws, ours from the exact posterior: a success on it proves less"
+EASIER = "The published model learned from draws, ours from the exact posterior, which is easier"
 SHARED_CPU = "Seconds are of one core of a CPU that other work shared"
 
 
@@ -86,6 +90,7 @@ class Error:
     first: int | None = None  # positions that were counted, where not all of them were
     failure: bool = False  # claimed as a failure: a better result does not reproduce it
     perfect: bool = False  # claimed without any error: it can be reproduced, not exceeded
+    preset: str = ""  # the only one that has the published setting; empty if any can speak
     over: str | None = None  # a reference predictor whose number ours is divided by
     supervision: str = "posterior"  # of the published model
     words: str = ""  # what was published, where it is not the number that ours is compared with
@@ -98,13 +103,23 @@ class Error:
         kind = "failure" if self.failure else "error"
         claimed = Verdict(self.id, self.claim, self.source, self.words or significant(self.published), kind)
         tracks = (self.supervision, "posterior")
-        asked = partial(evidence.row, horizon=self.horizon, metric=self.metric, params=self.params, part=self.part)
+        settings = {"preset": self.preset} if self.preset else None
+        asked = partial(
+            evidence.row,
+            horizon=self.horizon,
+            metric=self.metric,
+            params=self.params,
+            part=self.part,
+            settings=settings,
+        )
         rows = {track: row for track in tracks if (row := asked(self.task, self.arch, track))}
         if not rows:
             return claimed
         row = next(iter(rows.values()))
-        verdict, why = UNTESTED, BETTER_TARGETS
-        if self.supervision in rows or self.failure:
+        verdict, why = UNTESTED, EASIER
+        if self.failure:
+            verdict, why = UNDECIDED, ". ".join(filter(None, (EASIER, self._explain(row))))
+        if self.supervision in rows:
             verdict, why = self._compare(row, evidence)
         where = "; ".join(map(self._where, rows.values()))
         ours = "; ".join(self._prefix(row) + self.spread(row) for row in rows.values())
@@ -112,8 +127,8 @@ class Error:
 
     def _compare(self, row: Sequence[RunRecord], evidence: Evidence) -> tuple[str, str]:
         values = [self._value(record) for record in row]
-        verdict = compare(mean(values), self.published, self.failure, interval(values), self.perfect)
-        why = self.why.format(**floors(row, self.horizon or row[0].config.horizon))
+        verdict = compare(mean(values), self.published, self.failure, bounds(values), self.perfect)
+        why = self._explain(row)
         # a short run that misses a success, or shows a failure, may only be short; one that beats a failure refutes it
         is_shorter = row[0].config.steps * row[0].config.batch < self.sequences
         if self.shorter and is_shorter and verdict == (REPRODUCED if self.failure else REFUTED):
@@ -122,6 +137,9 @@ class Error:
         if self.contrast:
             why += self.contrast.describe(self, evidence)
         return verdict, why
+
+    def _explain(self, row: Sequence[RunRecord]) -> str:
+        return self.why.format(**floors(row, self.horizon or row[0].config.horizon))
 
     def _prefix(self, row: Sequence[RunRecord]) -> str:
         return "on the exact posterior " if row[0].config.supervision != self.supervision else ""
@@ -140,6 +158,20 @@ class Error:
         if self.relative:
             return 100 * ours / mean((record.by_position[k] or {})["h_bayes"])
         return ours / (record.references[k] or {})[self.over][self.part][self.metric] if self.over else ours
+
+
+@dataclass(frozen=True)
+class Unmeasured:
+    """What was published and nothing here measures, so that the list of claims is whole."""
+
+    id: str
+    claim: str
+    source: str
+    published: str
+    why: str = ""
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        return Verdict(self.id, self.claim, self.source, self.published, "mechanism", why=self.why)
 
 
 @dataclass(frozen=True)
@@ -167,7 +199,11 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Order:
-    """A published order of two architectures, against the ratio of our errors at the same settings, seed by seed."""
+    """A published order of two architectures, against the ratio of our errors at the same settings, seed by seed.
+
+    Where it is evidence for how the first one works, it takes as much as other statements of that: several seeds, and
+    errors near the best known.
+    """
 
     id: str
     claim: str
@@ -179,9 +215,11 @@ class Order:
     why: str = ""
     horizon: int | None = None  # None: where it was trained
     part: str = "all"
+    of_mechanism: bool = False  # how the one that is ahead works
 
     def judge(self, evidence: Evidence) -> Verdict:
-        claimed = Verdict(self.id, self.claim, self.source, self.published, "order")
+        kind = "mechanism" if self.of_mechanism else "order"
+        claimed = Verdict(self.id, self.claim, self.source, self.published, kind)
         for row, other in product(evidence.rows(self.task, self.ahead), evidence.rows(self.task, self.behind)):
             if comparable_settings(row[0].config) != comparable_settings(other[0].config):
                 continue
@@ -190,16 +228,29 @@ class Order:
             if not common:
                 continue
             ratios = [to[seed] / of[seed] for seed in common]
-            low, high = interval(ratios) or (ratios[0] / SLACK, ratios[0] * SLACK)
+            low, high = bounds(ratios)
+            verdict = REPRODUCED if low > 1 else REFUTED if high < 1 else UNDECIDED
+            far = self._is_far([record for record in row if record.config.seed in common], evidence)
             ours = f"{self.ahead} {spread([of[s] for s in common])}, {self.behind} {spread([to[s] for s in common])}"
             both = max(setting(row[0]), setting(other[0]), key=len)  # only a transformer's names its positions
             return claimed._replace(
                 ours=ours,
                 where=f"{both}, {seeds(ratios)}, {steps(row[0])}",
-                why=". ".join(filter(None, (self.why, self._without_shift(other[0], evidence)))),
-                verdict=REPRODUCED if low > 1 else REFUTED if high < 1 else UNDECIDED,
+                why=". ".join(filter(None, (self.why, self._without_shift(other[0], evidence), far))),
+                verdict=UNDECIDED if far else verdict,
             )
         return claimed
+
+    def _is_far(self, row: Sequence[RunRecord], evidence: Evidence) -> str:
+        """Why a row says nothing about a mechanism; empty if it does, or if it is not asked."""
+        if not self.of_mechanism:
+            return ""
+        worst, best = max(record.error_bits for record in row), evidence.best(row[0].config)
+        if len(row) < FEW:
+            return f"It takes at least {FEW} seeds"
+        if worst > NEAR * best:
+            return f"An error of {worst:.2g} bits is more than {NEAR:g} times the best, {best:.2g}"
+        return ""
 
     def _errors(self, records: Sequence[RunRecord]) -> dict[int, float]:
         """By seed; without those that were not scored there."""
@@ -248,8 +299,12 @@ class Cost:
             ours="; ".join(tracks[track] + ours for track, (ours, _) in described.items()),
             where="; ".join(tracks[track] + where for track, (_, where) in described.items() if where),
             why=SHARED_CPU if any(row and row[0].config.device == "cpu" for row in found.values()) else "",
-            verdict=compare(row[0].config.steps * row[0].config.batch, self.sequences) if row else UNTESTED,
+            verdict=self._compare(row) if row else UNTESTED,
         )
+
+    def _compare(self, row: Sequence[RunRecord]) -> str:
+        ours = row[0].config.steps * row[0].config.batch
+        return compare(ours, self.sequences, bounds=None if len(row) > 1 else bounds([ours]))
 
     def _cheapest(self, rows: Sequence[list[RunRecord]]) -> list[RunRecord] | None:
         reached = [row for row in rows if all(record.error_bits <= SLACK * self.error for record in row)]
@@ -281,7 +336,7 @@ class Primitives:
     published: str
     arch: str
     has: frozenset[str]
-    TASKS: ClassVar = {"accumulation": "bijection", "transport": "hmm", "binding": "recall"}  # as published
+    TASKS: ClassVar = {"accumulation": "bijection", "transport": "hmm-tokens", "binding": "recall-64"}  # as published
 
     def judge(self, evidence: Evidence) -> Verdict:
         claimed = Verdict(self.id, self.claim, self.source, self.published, "primitives")
@@ -310,7 +365,7 @@ def _is_settled(row: Sequence[RunRecord], rows: Sequence[Sequence[RunRecord]]) -
 
 @dataclass(frozen=True)
 class ReportNumber:
-    """A published number, with the cell of a run's report that speaks to it."""
+    """A published number, with the cell of a run's report that speaks to it: one run, so it has the slack of a seed."""
 
     id: str
     claim: str
@@ -324,7 +379,8 @@ class ReportNumber:
     column: str
     more: bool = False  # more is better
     params: Mapping[str, object] = field(default_factory=dict)  # of the task, where they are not the preset's
-    each: str = ""  # the table that has this number for every context, under the name of the metric: it has a spread
+    each: str = ""  # the table that has this number for every context, under the metric's or the column's name
+    median: bool = False  # it is the median over those contexts, not their mean
     floor: str = ""  # the column of the exact predictor's own number: a model at or below it shows noise, not skill
 
     def judge(self, evidence: Evidence) -> Verdict:
@@ -337,14 +393,18 @@ class ReportNumber:
         run, line = found
         asked = (self.task, self.arch, self.each, self.preset, self.params)
         contexts = evidence.lines(*asked) if self.each else ()
-        values = [to_float(cells[self.row["metric"]]) for of, cells in contexts if of is run]
-        bounds = mean_interval(values) if values else None
+        column = self.row.get("metric", self.column)
+        values = [to_float(cells[column]) for of, cells in contexts if of is run]
+        spread = (median_interval(values) if self.median else mean_interval(values)) if values else None
         # near one, as a correlation is, what is missing is the error
         ours, published = (1 - value, 1 - self.published) if self.more else (value, self.published)
-        verdict, why = compare(ours, published, bounds=bounds), ""
-        if self.floor and value <= (floor := to_float(line[self.floor])) and floor * SLACK >= self.published:
+        found_bounds = bounds([ours])  # of one run, whose contexts may be further apart
+        if spread:
+            found_bounds = min(spread[0], found_bounds[0]), max(spread[1], found_bounds[1])
+        verdict, why = compare(ours, published, bounds=found_bounds), ""
+        if self.floor and value <= (floor := to_float(line[self.floor])):
             verdict, why = UNTESTED, f"The exact predictor's own rollouts score {significant(floor)} here: noise"
-        measured = significant(value) + ends(bounds)
+        measured = significant(value) + ends(spread)
         return claimed._replace(ours=measured, where=f"run {run.id}, {setting(run)}", why=why, verdict=verdict)
 
 

@@ -4,12 +4,13 @@
     python docs/recipe/render.py --check    exit with 1 if the page is not what the data say
 
 The template is filled by `str.format`, so a sentence names the row and the column of each number it quotes:
-`{changes[GELU for squared ReLU][MAE K=20]:.4f}`. Four kinds of value are known there:
+`{changes[GELU for squared ReLU][MAE K=20]:.4f}`. Five kinds of value are known there:
 
 <task>[settings]    a row at equal time: .exact, .draws, and at positions 21 to 50 .exact_new, .draws_new
 runs[id]            a single longer run: .mae, .new, .kl, .curve, .steps, .parameters, .hours
 <csv>[row][column]  a trial without a record; the first column names the row (in starts.csv: the first three)
 factor[name]        a ratio of two of those, from FACTORS below
+bill                what the trend of bijection on draws says of the steps to the published error: .least and .most
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ import json
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from math import exp, log
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+import numpy as np
 
 from bench.stats import interval
 
@@ -34,6 +38,8 @@ STUDY_BASE = {"hmm": "3a91764fd4b3", "bijection": "201f98ad30dc"}  # the recipe 
 LONG_BASE = {"hmm": "53c284414cbc", "bijection": "cb37c8a4d831"}
 PRESETS = {"81b64f9c5735", "92632174c4cd"}  # long runs with every setting of `small`
 BATCH_STUDY = {"optimizer": "muon", "lr": 0.02, "weight_decay": 0.0, "positions": "alibi", "decay": "linear"}
+ON_DRAWS = ("93d6b11391af", "5e9c5a480d0f", "3e66f19bbbe6")  # bijection at `small`, batches of 64, the shortest first
+GOAL = 0.00078  # bits on draws that the authors published
 SEEDS = [0, 1, 2]  # every row of the study has these
 
 FACTORS = {  # name: (task, settings, column, other settings, other column)
@@ -179,6 +185,29 @@ def long_runs(records: dict[str, dict[str, Any]], task: str) -> dict[str, LongRu
     return {run.id: run for run in sorted(found, key=lambda run: run.mae)}
 
 
+@dataclass(frozen=True)
+class Bill:
+    """A power law of the error in the steps, and what it says of the steps to GOAL."""
+
+    exponent: float
+    steps: float
+    hours: float
+
+
+def bills(runs: list[tuple[int, float, float]]) -> dict[str, Bill]:
+    """From runs as (steps, error, hours), the shortest first: a law through all, and one through the last two alone.
+
+    The law through the longer runs falls faster, if either does: `least` and `most` steps are a range, not a bound.
+    """
+    found = []
+    for part in (runs, runs[-2:]):
+        exponent, constant = np.polyfit([log(steps) for steps, *_ in part], [log(mae) for _, mae, _ in part], 1)
+        steps = exp((log(GOAL) - constant) / exponent)
+        found.append(Bill(float(exponent), steps, runs[-1][2] * steps / runs[-1][0]))
+    least, most = sorted(found, key=lambda bill: bill.steps)
+    return {"least": least, "most": most}
+
+
 def read_csv(name: str, keys: int = 1) -> dict[str, dict[str, Any]]:
     """Rows of a CSV file by their first columns; what looks like a number is one."""
     with (HERE / name).open(newline="") as file:
@@ -252,6 +281,7 @@ def render() -> str:
         name: getattr(studies[task][a], column).mean / getattr(studies[task][b], other).mean
         for name, (task, a, column, b, other) in FACTORS.items()
     }
+    draws = [(records[id]["config"]["steps"], longer["bijection"][id]) for id in ON_DRAWS]
     curve, starts = read_csv("curve.csv", keys=2), read_csv("starts.csv", keys=3)
     changes, tuned, times = read_csv("changes.csv"), read_csv("tuned.csv"), read_csv("times.csv")
     exact = {"exact": "exact targets, K = 20"}
@@ -265,6 +295,7 @@ def render() -> str:
         tuned=tuned,
         times=times,
         trials={"changes": len(changes), "starts": len(starts)},
+        bill=bills([(steps, run.mae, run.hours) for steps, run in draws]),
         hmm_table=study_table(studies["hmm"], both),
         bijection_table=study_table(studies["bijection"], exact),
         hmm_long=long_table(longer["hmm"]),
