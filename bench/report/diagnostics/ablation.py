@@ -25,7 +25,6 @@ from torch import Tensor
 
 from bench.report.diagnostics.anatomy import POSITIONS, SEQUENCES, Layer, affordable, layers, watch
 from bench.report.diagnostics.base import NotAvailable, Picture, Run, Section, Table, canvas, section
-from bench.report.diagnostics.frame import LEAST as LEAST_SEQUENCES
 from bench.report.diagnostics.frame import frame
 from bench.report.interventions import Answers, Edits, without
 from bench.run.score import Exam, Score, score
@@ -101,7 +100,7 @@ def measure(run: Run) -> Ablations:
     horizons = reachable(run)
     length = run.task.shape.length(max(horizons))
     run.require_length(length)
-    count = max(LEAST_SEQUENCES, affordable(run, length, min(SEQUENCES, POSITIONS // length), WORK))
+    count = max(24, affordable(run, length, min(SEQUENCES, POSITIONS // length), WORK))
     batch = run.task.sample(count, max(horizons), run.rng("ablation"))
     exam = Exam(batch, run.task.posterior(batch))
     near = shorten(run, exam, run.config.horizon)
