@@ -313,28 +313,34 @@ def test_what_is_removed_is_what_was_scored_at_positions_of_any_length(uneven):
     for kind in ("axis", "covarying"):
         entropy = found["entropy", kind]
         assert entropy.reading.trained[entropy.place] > 0.95
-        assert entropy.left < 0.5
         assert entropy.removed.kl < 1.1 * entropy.intact.kl
         assert max(each.kl for each in entropy.random) < 0.5
         assert not entropy.used
     assert found["identity", "covarying"].used
 
 
-def entropy_removed(uneven, monkeypatch, change):
-    """What is found with a fault in the removal."""
-    true = used.ablate
-    monkeypatch.setattr(used, "ablate", lambda basis, mean, positions=slice(None): change(true, basis, mean, positions))
-    return next(f for f in used.measure.__wrapped__(uneven) if (f.quantity, f.subspace) == ("entropy", "axis"))
+def test_a_fault_in_the_removal_is_seen():
+    """The probe that was scored reads nothing after its own axis is gone, and goes on reading after any other fault."""
+    rng = generator("cpu", 0, "fault")
+    y = torch.randn(60, 10, 1, generator=rng).double()
+    lengths = torch.linspace(1, 20, 10)[:, None]
+    x = torch.randn(60, 10, 32, generator=rng)
+    x[..., :1] += 3 * y.float()
+    x = x * lengths
+    fit = used.fit("entropy", x, y)
+    axis, raw = fit.subspaces()["axis"], Probe(x.flatten(0, 1), y.flatten(0, 1)).subspace()
 
+    def left(edited):
+        said = fit.probe.read(normalise(edited).flatten(0, 1))
+        return (said.std() / fit.probe.read(fit.x_ND).std()).item()
 
-@pytest.mark.parametrize("change", [
-    lambda true, basis, mean, at: true(random_subspace(*basis.shape, generator("cpu", 0, "other")), mean, at),
-    lambda true, basis, mean, at: lambda x: x - (x - x.mean((0, 1))) @ basis @ basis.T,
-], ids=["the axis of another probe", "the mean of other positions, not normalised"])  # fmt: skip
-def test_a_fault_in_the_removal_is_seen(uneven, monkeypatch, change):
-    """The axis stays readable, or random directions cost."""
-    found = entropy_removed(uneven, monkeypatch, change)
-    assert found.left > 0.5 or max(each.kl for each in found.random) > 0.5
+    assert fit.score > 0.8
+    assert left(ablate(axis, fit.mean_D)(x)) < 0.05
+    other = random_subspace(32, 1, rng)
+    assert left(ablate(other, fit.mean_D)(x)) > 0.5  # the axis of another probe
+    shifted = x + 5 * lengths * axis.T  # the mean of other positions, not normalised: long ones stand out
+    assert left(shifted - (shifted - shifted.mean((0, 1))) @ axis @ axis.T) > 0.2
+    assert overlap(axis, raw) < 1
 
 
 def test_a_null_of_less_variance_is_seen():
@@ -420,7 +426,7 @@ def test_what_forms_is_dated_by_the_snapshots(made, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("values", "step"), [
     ([0.0, 0.5, 1.0, 0.9, 0.8, 0.7], 10 * 3**0.8),  # it drifts, and has formed long before it settles
-    ([0.0, 1.0, 1.0, 0.2, 1.0, 1.0], 30 * (10 / 3) ** 0.875),  # what is lost again has not formed
+    ([0.0, 1.0, 1.0, 0.2, 1.0, 1.0], 100 * 3**0.875),  # what is lost again has not formed
     ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 0),  # there from the start
     ([-0.1, -0.1, -0.2, -0.1, -0.1, -0.1], None),
     ([0.0, 0.0, 1.0, 0.0, 0.0, 0.0], None),
@@ -468,6 +474,7 @@ def test_in_random_snapshots_nothing_forms(made, tmp_path):
 
 
 EARLY = "share that the first snapshot has"  # of nothing, in random snapshots
+NEVER = {"frame at step", "precision at step", "then the error falls by"}  # nothing forms in random snapshots
 UNDECIDED = ("entropy-inert", "geometry-outlives", "rescue")
 
 
@@ -483,7 +490,10 @@ def test_a_report_has_every_number_that_statements_read(known, cut, tmp_path):
     )
     for id, statement in STATEMENTS.items():
         written = of_recurrence if id in ("geometry-outlives", "rescue") else of_bijection
-        assert {n.name: n.read(written) for n in statement.shown if n.read(written) is None}.keys() <= {EARLY}, id
+        assert {n.name: n.read(written) for n in statement.shown if n.read(written) is None}.keys() <= {
+            EARLY,
+            *NEVER,
+        }, id
         # neither an axis that costs less than a random direction nor a model that has learned nothing decides
         assert (statement.holds(written) is None) == (id in UNDECIDED), id
     for headline in seeds.HEADLINES:
