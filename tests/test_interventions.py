@@ -22,26 +22,30 @@ from bench.records import write
 from bench.registry import BadInput
 from bench.report import report, seeds
 from bench.report.diagnostics import ablation, formation, frame, horizon, summary, swap, used, writers
-from bench.report.diagnostics.base import NotAvailable
+from bench.report.diagnostics.base import NotAvailable, initial_model
 from bench.report.interventions import (
     EMBEDDING,
     Answers,
-    Probe,
     ablate,
-    centred_span,
-    covarying_subspace,
-    key_subspace,
-    overlap,
+    normalise,
     patch,
     places,
-    random_subspace,
-    readout_subspaces,
     rotate,
-    span,
     swap_state,
     without,
 )
 from bench.report.interventions import swap as swap_in
+from bench.report.subspaces import (
+    Probe,
+    centred_span,
+    covarying_subspace,
+    key_subspace,
+    overlap,
+    random_subspace,
+    readout_subspaces,
+    span,
+)
+from bench.run import run as running
 from bench.run.run import run_one
 from bench.run.snapshots import pack
 from bench.seeds import generator
@@ -156,9 +160,14 @@ def test_edits_do_what_they_say():
     torch.testing.assert_close(part[:, [1, 3]] @ basis, donor[:, [1, 3]] @ basis)
     rest = torch.eye(6) - basis @ basis.T
     torch.testing.assert_close(part @ rest, x @ rest)
-    mean = x.mean((0, 1))
-    torch.testing.assert_close(ablate(basis, mean)(x) @ basis, (mean @ basis).expand(4, 5, 2))
-    torch.testing.assert_close(ablate(basis, mean)(x) @ rest, x @ rest)
+    x = x * torch.tensor([1.0, 20.0, 3.0, 1.0, 0.1])[:, None]  # positions of other lengths
+    mean, length = normalise(x).mean((0, 1)), x.std(-1, correction=0)[..., None]
+    removed = ablate(basis, mean, [0, 1, 2])(x)
+    changed = (removed - x)[:, :3] / length[:, :3]
+    expected = (mean - normalise(x)[:, :3]) @ basis
+    torch.testing.assert_close(changed @ basis, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(removed @ rest, x @ rest)
+    assert torch.equal(removed[:, 3:], x[:, 3:])
     turned = rotate(basis, random_subspace(2, 2, rng))(x)
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
     assert not torch.allclose(turned, x)
@@ -201,8 +210,8 @@ def test_a_probe_is_scored_on_sequences_that_it_has_not_seen():
     x, noise = torch.randn(40, 5, 120, generator=rng), torch.randn(40, 5, 2, generator=rng)
     fitted = Probe(x[:20].flatten(0, 1), noise[:20].flatten(0, 1)).read(x[:20].flatten(0, 1))
     assert used.grade("entropy", fitted, noise[:20].flatten(0, 1).double()) > 0.9
-    assert used.read("entropy", x, noise.double()) < 0.1
-    assert used.read("entropy", x[..., :8], x[..., :1].double()) > 0.5
+    assert used.fit("entropy", x, noise.double()).score < 0.1
+    assert used.fit("entropy", x[..., :8], x[..., :1].double()).score > 0.5
 
 
 def test_without_what_covaries_nothing_linear_is_left():
@@ -210,10 +219,11 @@ def test_without_what_covaries_nothing_linear_is_left():
     y = torch.randn(500, 2, generator=rng)
     x = torch.cat([y, y + torch.randn(500, 2, generator=rng), torch.randn(500, 2, generator=rng)], 1)
     basis = covarying_subspace(x, y)
-    left = ablate(basis, x.mean(0))(x)
+    centre = torch.eye(6) - basis @ basis.T
+    left = x @ centre
     assert used.grade("entropy", Probe(left, y).read(left), y.double()) == pytest.approx(0.0, abs=1e-6)
     axis = Probe(x, y).subspace()  # weighs the clean copy, and leaves the noisy one
-    noisy = ablate(axis, x.mean(0))(x)
+    noisy = x - x @ axis @ axis.T
     assert used.grade("entropy", Probe(noisy, y).read(noisy), y.double()) > 0.3
 
 
@@ -226,12 +236,17 @@ def test_the_planted_frame_is_found_and_a_random_model_has_the_null(known, unkno
     assert overlap(keys, basis) == pytest.approx(1.0, abs=1e-5)
     found = swap.measure(known)
     assert found.overlaps[0] is not None
-    share, null = found.overlaps[0]
-    assert share == pytest.approx(1.0, abs=1e-3)  # answers are sensitive to shown values and to nothing else
-    assert null == pytest.approx((SIZE - 1) / WIDTH)
-    other = swap.measure(unknown)
-    ratios = [pair[0] / pair[1] for pair in other.overlaps if pair is not None]
-    assert 0.4 < np.mean(ratios) < 1.8
+    at_embedding = found.overlaps[0]
+    assert at_embedding.share == pytest.approx(1.0, abs=1e-3)  # answers are sensitive to shown values and nothing else
+    assert at_embedding.null == pytest.approx((SIZE - 1) / WIDTH)
+    other = swap.measure(unknown).overlaps[0]
+    assert 0.4 < other.share / other.null < 1.8
+    assert len(at_embedding.twins) == frame.TWINS
+    width = len(frame.make_frame(frame.twin(known), *frame.setting(known).others))
+    null = (SIZE - 1) / width
+    excess = [(share - null) / (1 - null) for share in at_embedding.twins]
+    assert np.mean(excess) == pytest.approx(0, abs=0.15)
+    assert len(set(excess)) == frame.TWINS
 
 
 def test_swapping_the_planted_frame_moves_the_answer_to_the_donor(known, unknown):
@@ -248,6 +263,8 @@ def test_swapping_the_planted_frame_moves_the_answer_to_the_donor(known, unknown
         assert rows[place, swap.EVIDENCE].whole == pytest.approx(found.intact)
         assert rows[place, swap.ANSWER].whole == pytest.approx(found.donor)
         assert rows[place, swap.ANSWER].frame == pytest.approx(found.donor, rel=1e-3)
+        assert found.share(rows[place, swap.ANSWER], rows[place, swap.ANSWER].frame) == pytest.approx(1, abs=1e-3)
+        assert found.share(rows[place, swap.EVIDENCE], 0.0) is None  # no ceiling to compare with
         assert max(rows[place, swap.ANSWER].random) < found.donor / 2
         assert rows[place, swap.ANSWER].readout is None
     assert found.states["layer 0"] == pytest.approx(found.states["all layers"])
@@ -277,15 +294,74 @@ def test_the_planted_entropy_is_readable_and_not_used(known, unknown):
         assert not entropy.used
         for name in ("eliminated", "identity"):
             assert found[name, kind].used, (name, kind)
-            assert uniform < found[name, kind].removed.kl < 1.2 * uniform  # the mean of a sample favours some values
+            assert uniform < found[name, kind].removed.kl < 1.6 * uniform  # the mean of a sample favours some values
     assert found["identity", "axis"].readable == "as in a random twin"
     assert not any(f.readable == "yes" and f.used for f in used.measure(unknown))
+
+
+@pytest.fixture(scope="module")
+def uneven(known):
+    """Entropy can be read only after normalisation, as keys differ in length up to 20 times."""
+    model, lengths = planted(), torch.linspace(1, 20, SIZE)[torch.randperm(SIZE, generator=generator("cpu", 0, "long"))]
+    with torch.no_grad():
+        model.place.learned[: 2 * SIZE : 2] *= lengths[: len(model.place.learned[: 2 * SIZE : 2]), None]
+    return replace(known, model=model)
+
+
+def test_what_is_removed_is_what_was_scored_at_positions_of_any_length(uneven):
+    found = {(f.quantity, f.subspace): f for f in used.measure.__wrapped__(uneven)}
+    for kind in ("axis", "covarying"):
+        entropy = found["entropy", kind]
+        assert entropy.reading.trained[entropy.place] > 0.95
+        assert entropy.removed.kl < 1.1 * entropy.intact.kl
+        assert max(each.kl for each in entropy.random) < 0.5
+        assert not entropy.used
+    assert found["identity", "covarying"].used
+
+
+def test_a_fault_in_the_removal_is_seen():
+    """The probe that was scored reads nothing after its own axis is gone, and goes on reading after any other fault."""
+    rng = generator("cpu", 0, "fault")
+    y = torch.randn(60, 10, 1, generator=rng).double()
+    lengths = torch.linspace(1, 20, 10)[:, None]
+    x = torch.randn(60, 10, 32, generator=rng)
+    x[..., :1] += 3 * y.float()
+    x = x * lengths
+    fit = used.fit("entropy", x, y)
+    axis, raw = fit.subspaces()["axis"], Probe(x.flatten(0, 1), y.flatten(0, 1)).subspace()
+
+    def left(edited):
+        said = fit.probe.read(normalise(edited).flatten(0, 1))
+        return (said.std() / fit.probe.read(fit.x_ND).std()).item()
+
+    assert fit.score > 0.8
+    assert left(ablate(axis, fit.mean_D)(x)) < 0.05
+    other = random_subspace(32, 1, rng)
+    assert left(ablate(other, fit.mean_D)(x)) > 0.5  # the axis of another probe
+    shifted = x + 5 * lengths * axis.T  # the mean of other positions, not normalised: long ones stand out
+    assert left(shifted - (shifted - shifted.mean((0, 1))) @ axis @ axis.T) > 0.2
+    assert overlap(axis, raw) < 1
+
+
+def test_a_null_of_less_variance_is_seen():
+    """Along the directions of the stream's variance a random direction removes little, and a matched one as much."""
+    rng = generator("cpu", 0, "variance")
+    x = torch.randn(400, 10, 64, generator=rng) * torch.cat([torch.full((2,), 20.0), torch.ones(62)])
+    found = used.fit("entropy", x, torch.randn(400, 10, 1, generator=rng).double())
+    values = found.x_ND - found.x_ND.mean(0)
+
+    def share(basis):
+        return ((values @ basis).square().sum() / values.square().sum()).item()
+
+    matched = np.mean([share(each) for each in found.matched(rng)["covarying"]])
+    assert share(found.subspaces()["covarying"]) < 3 * matched
+    assert np.mean([share(random_subspace(64, 1, rng)) for _ in range(20)]) < matched / 5
 
 
 def test_the_planted_writer_is_found(known, unknown):
     """Head 1 writes twice as much, but not into the frame."""
     found = ablation.measure(known)
-    assert found.writes[0, 0].in_frame > 0.1
+    assert found.writes[0, 0].in_frame > 0.01
     assert found.writes[0, 1].size == pytest.approx(2 * found.writes[0, 0].size, rel=1e-5)
     silent = [
         write.in_frame
@@ -297,6 +373,7 @@ def test_the_planted_writer_is_found(known, unknown):
     assert max(parts.parts, key=lambda part: part.cost).name == "layer 0, head 0"
     assert parts.frame.rho == pytest.approx(1.0)
     assert parts.whole.rho < 0.9
+    assert parts.partial.rho > 0.9
     assert parts.half == 1
     assert parts.concentration > 100
     table = next(t for t in writers.writers.ask(known).tables if t.name == "writers_heads")
@@ -331,13 +408,53 @@ def test_what_forms_is_dated_by_the_snapshots(made, tmp_path, monkeypatch):
 
     monkeypatch.setattr(formation, "load_model", load)
     found = formation.measure(run)
-    assert found.overlap == pytest.approx([WIDTH / (SIZE - 1)] * 5, rel=1e-2)
-    assert found.settled["overlap"] == 1
-    assert found.settled["margin"] > 30
-    assert found.margin[0] < 0.1 < 1 < found.margin[-1]
+    assert found.steps == [0, 1, 10, 30, 100, 300]
+    assert found.overlap[1:] == pytest.approx([WIDTH / (SIZE - 1)] * 5, rel=1e-2)
+    assert found.excess[0] < 0.2 < 0.99 < found.excess[1]  # as initialised it is a random model
+    assert found.forms["overlap"] == 1
+    assert found.forms["margin"] > 10
+    margins = [each.readout for each in found.margins]
+    assert abs(margins[1]) < 0.1 < 1 < margins[-1]
+    last = found.margins[-1]
+    assert last.whole == pytest.approx(last.readout, rel=0.1)
+    assert last.intact < -1
+    assert last.random < last.readout / 2
     assert formation.frame_first(found)
     with pytest.raises(NotAvailable, match="no snapshots were kept"):
         formation.measure(made)
+
+
+@pytest.mark.parametrize(("values", "step"), [
+    ([0.0, 0.5, 1.0, 0.9, 0.8, 0.7], 10 * 3**0.8),  # it drifts, and has formed long before it settles
+    ([0.0, 1.0, 1.0, 0.2, 1.0, 1.0], 100 * 3**0.875),  # what is lost again has not formed
+    ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 0),  # there from the start
+    ([-0.1, -0.1, -0.2, -0.1, -0.1, -0.1], None),
+    ([0.0, 0.0, 1.0, 0.0, 0.0, 0.0], None),
+])  # fmt: skip
+def test_what_forms_may_drift_afterwards(values, step):
+    steps = [0, 10, 30, 100, 300, 1000]
+    found = formation.formed_at(steps, values)
+    assert found == (None if step is None else pytest.approx(step))
+
+
+def test_precision_is_dated_by_half_of_its_fall():
+    assert formation.half_fallen([0, 1, 10, 100, 1000], [1.0, 1.0, 1.0, 0.01, 0.01]) == pytest.approx(10**1.5)
+    assert formation.half_fallen([0, 1, 10], [1.0, 1.0, 1.0]) is None
+
+
+def test_step_0_is_the_model_as_it_was_initialised(monkeypatch):
+    started = {}
+
+    def fit(model, *_rest):
+        started.update({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        raise RuntimeError("seen enough")
+
+    monkeypatch.setattr(running, "fit", fit)
+    config = compose("smoke", "transformer", "bijection", 3, "cpu", {"steps": 2, "size": SIZE, "horizon": SIZE})
+    run_one(config)
+    found = initial_model(config).state_dict()
+    assert started.keys() == found.keys()
+    assert all(torch.equal(started[name], found[name]) for name in found)
 
 
 def test_in_random_snapshots_nothing_forms(made, tmp_path):
@@ -351,10 +468,14 @@ def test_in_random_snapshots_nothing_forms(made, tmp_path):
             (tmp_path / f"{step}.safetensors").write_bytes(pack(model))
             snapshots.append((step, tmp_path / f"{step}.safetensors"))
     found = formation.measure(replace(made, model=model.eval(), snapshots=tuple(snapshots)))
-    ceiling = model.head.weight.shape[1] / (SIZE - 1)
-    assert np.mean([(ratio - 1) / (ceiling - 1) for ratio in found.overlap]) == pytest.approx(0, abs=0.15)
-    assert max(map(abs, found.margin)) < 1
+    assert np.mean(found.excess) == pytest.approx(0, abs=0.15)
+    assert max(abs(each.readout) for each in found.margins) < 1
     assert not formation.frame_first(found)
+
+
+EARLY = "share that the first snapshot has"  # of nothing, in random snapshots
+NEVER = {"frame at step", "precision at step", "then the error falls by"}  # nothing forms in random snapshots
+UNDECIDED = ("entropy-inert", "geometry-outlives", "rescue")
 
 
 def test_a_report_has_every_number_that_statements_read(known, cut, tmp_path):
@@ -368,10 +489,13 @@ def test_a_report_has_every_number_that_statements_read(known, cut, tmp_path):
         reports.read(tmp_path / run.config.task / "report.json", run.record.id) for run in (known, cut)
     )
     for id, statement in STATEMENTS.items():
-        written = of_recurrence if id == "geometry-outlives" else of_bijection
-        assert {n.name: n.read(written) for n in statement.shown if n.read(written) is None} == {}, id
+        written = of_recurrence if id in ("geometry-outlives", "rescue") else of_bijection
+        assert {n.name: n.read(written) for n in statement.shown if n.read(written) is None}.keys() <= {
+            EARLY,
+            *NEVER,
+        }, id
         # neither an axis that costs less than a random direction nor a model that has learned nothing decides
-        assert (statement.holds(written) is None) == (id in ("entropy-inert", "geometry-outlives")), id
+        assert (statement.holds(written) is None) == (id in UNDECIDED), id
     for headline in seeds.HEADLINES:
         assert headline.read(of_bijection) is not None, headline.name
 
@@ -456,17 +580,19 @@ def test_beyond_a_planted_horizon_the_geometry_stays_and_a_transplant_rescues(cu
     assert found.inside.kl < 0.03
     assert found.beyond.kl == pytest.approx(np.log2(p) / 2, rel=0.3)  # half of the sequences are programs
     for part in (found.inside, found.beyond):
-        assert part.overlap == pytest.approx(1.0, abs=1e-3)
-        assert part.null == pytest.approx((p - 1) / width)
+        assert part.overlap.share == pytest.approx(1.0, abs=1e-3)
+        assert part.overlap.null == pytest.approx((p - 1) / width)
+        assert max(part.overlap.twins) < 0.8
     assert found.inside.decode > 0.95
     assert found.beyond.decode < 0.2
     embedding, after = found.rescues
     assert embedding.own == pytest.approx(found.beyond.kl, rel=0.01)  # the same number, and no computation
     assert after.own < 0.1
+    assert after.own == pytest.approx(found.ceiling, abs=1e-3)  # after the last layer it is the answer
     assert after.other > 1.2 * found.beyond.kl  # sure of another sequence's answer
-    table = horizon.beyond.ask(run).tables[0]
-    told = reports.Section("s", "ok", "", [reports.Table(*table)], [])
+    told = reports.Section("s", "ok", "", [reports.Table(*table) for table in horizon.beyond.ask(run).tables], [])
     assert STATEMENTS["geometry-outlives"].holds(reports.Report("r", "", [told]))
+    assert STATEMENTS["rescue"].holds(reports.Report("r", "", [told])) is False  # nothing is computed before the end
 
 
 class Forgetful(nn.Module):
@@ -509,7 +635,7 @@ def test_a_random_model_has_no_horizon(cut):
     found = horizon.measure(replace(cut, model=randomise(cut.config.make_model())))
     assert found.beyond.kl < 3 * found.inside.kl
     for part in (found.inside, found.beyond):
-        assert abs(part.overlap - part.null) < 0.2 * (1 - part.null)
+        assert abs(part.overlap.share - part.overlap.null) < 0.2 * (1 - part.overlap.null)
     for rescue in found.rescues:
         assert rescue.own == pytest.approx(found.beyond.kl, rel=0.2)
     table = horizon.beyond.ask(replace(cut, model=randomise(cut.config.make_model()))).tables[0]
@@ -538,7 +664,6 @@ def test_every_section_is_asked_or_says_why_not(arch, task, tmp_path, monkeypatc
     assert (found[writers.writers.title].status == "n/a") == (arch == "mlp" or not once)
     assert (horizon.beyond.title in found) == (task == "recurrence")
     if arch == "mlp":
-        assert "no frame to swap there" in found[swap.swaps.title].text
         assert "cannot read step by step" in found[swap.swaps.title].text
         assert "another space" in found[writers.writers.title].text
     cost = {row[0]: row[1] for row in found[report.COST].tables[0].rows}
@@ -554,32 +679,44 @@ def told(
     settled=100.0,
     heads=(1.1, 9),
     dying=0.5,
+    rescued=(0.8, 0.1),
+    way=(0.7, 0.3),
+    partial=0.1,
+    twins=0.1,
+    early=0.5,
     twin=0.5,
     without=0.1,
     inside=0.01,
 ):
     """A report with a few cells."""
     ratio, ceiling = share / null, 1 / null
-    swaps = [["embedding", "evidence", 3.0, 2.0, -4.0], ["after layer 0", "evidence", 0.1, 0.1, -4.0],
-             ["after layer 0", "answer", 3.0, 2.5, -4.0]]  # fmt: skip
+    swaps = [["embedding", "evidence", 3.0, 2.0, -4.0, 1.0, 0.3],
+             ["after layer 0", "evidence", 0.1, 0.1, -4.0, 1.0, 0.0],
+             ["after layer 0", "answer", 3.0, 2.5, -4.0, *way]]  # fmt: skip
     tables = [
-        reports.Table("overlap", ["place", "overlap of readout and frame", "at random", "ratio", "ceiling"],
-                      [["embedding", share, null, ratio, ceiling]]),
-        reports.Table("used", ["quantity", "removed", "probe", "random twin", "MAE intact", "MAE without it",
-                               "KL intact", "KL without it", "KL without random", "draws", "used"],
+        reports.Table("overlap", ["place", "overlap of readout and frame", "at random", "ratio", "ceiling",
+                                  "largest of the twins"], [["embedding", share, null, ratio, ceiling, twins]]),
+        reports.Table("used", ["quantity", "removed", "probe", "random twin", "MAE intact", "MAE once removed",
+                               "KL intact", "KL once removed", "random: mean", "draws", "used"],
                       [["entropy", "axis", 0.95, 0.2, 0.01, 0.011, 0.1, without, 0.1, draws, axis_used]]),
-        reports.Table("swap", ["place", "positions", "whole", "frame", "random"], swaps),
-        reports.Table("formation_settled", ["what", "settled at step"], [["overlap", settled], ["log error", 400.0]]),
-        reports.Table("formation", ["step", "entropy MAE (bits)"], [[10, 2.0], [100, 0.8], [1000, 0.02]]),
+        reports.Table("swap", ["place", "positions", "whole", "frame", "random", "share of the way: frame",
+                               "share: largest random"], swaps),
+        reports.Table("formation_dates", ["what", "forms at step"], [["overlap", settled], ["log error", 400.0]]),
+        reports.Table("formation", ["step", "excess over null", "entropy MAE (bits)"],
+                      [[0, 0.0, 3.0], [10, early, 2.0], [100, 0.9, 0.8], [1000, 1.0, 0.02]]),
         reports.Table("writers_heads", ["parts", "number", "largest over next", "above half"],
                       [["heads", 12, *heads]]),
-        reports.Table("writers_rank", ["write", "Spearman with cost", "p"],
-                      [["in the frame", 0.5, 0.01], ["whole", 0.2, 0.3]]),
+        reports.Table("writers_rank", ["write", "Spearman with cost", "p", "low"],
+                      [["in the frame", 0.5, 0.01, 0.3], ["whole", 0.2, 0.3, 0.1],
+                       ["in the frame, given the whole", 0.3, 0.2, partial]]),
         reports.Table("readable", ["quantity", "place", "probe", "random twin"],
                       [["belief", "embedding", 0.2, 0.2], ["belief", "after layer 0", 0.95, twin],
                        ["belief", "after layer 1", 0.99, 0.1]]),
-        reports.Table("horizon", ["positions", "KL (bits)", "overlap", "at random", "overlap over null"],
-                      [["inside", inside, 0.9, 0.2, 4.5], ["beyond", dying, 0.8, 0.2, 4.0]]),
+        reports.Table("horizon", ["positions", "KL (bits)", "overlap", "at random", "overlap over null",
+                                  "largest of the twins"],
+                      [["inside", inside, 0.9, 0.2, 4.5, twins], ["beyond", dying, 0.8, 0.2, 4.0, twins]]),
+        reports.Table("transplants", ["place", "share rescued", "by another's"],
+                      [["embedding", 0.0, 0.0], ["after layer 0", *rescued], ["after layer 1", 1.0, -1.0]]),
     ]  # fmt: skip
     return reports.Section("s", "ok", "", tables, [])
 
@@ -595,7 +732,9 @@ def test_an_overlap_is_judged_by_its_excess_which_has_the_same_range_in_every_wi
     assert decide("frame-overlap", share=1.0, null=null)
     assert not decide("frame-overlap", share=null + 0.2 * (1 - null), null=null)
     assert decide("frame-overlap", share=null + 0.25 * (1 - null), null=null)
-    assert decide("frame-overlap", share=3 * 19 / 192 + 1e-9, null=19 / 192)  # three times the null, as published
+    assert decide("frame-overlap", share=3 * 19 / 192 + 1e-9, null=19 / 192, twins=0.05)  # three times, as published
+    assert not decide("frame-overlap", share=0.7, null=null, twins=0.65)  # a random twin has it as well
+    assert not decide("frame-overlap", share=1.0, null=null, early=0.95)  # one step of training gives it
 
 
 def test_an_axis_is_inert_only_beside_many_random_directions():
@@ -609,6 +748,13 @@ def test_an_axis_is_inert_only_beside_many_random_directions():
 
 def test_statements_read_the_tables_of_a_report():
     assert decide("frame-swap")  # at the answers, where the whole swap moves more
+    assert decide("frame-swap", way=(0.4, 0.3)) is False
+    assert decide("frame-swap", way=(0.6, 0.7)) is False
+    assert decide("rescue")  # not after the last layer, where the transplant is the answer
+    assert decide("rescue", rescued=(0.3, 0.1)) is False
+    assert decide("rescue", rescued=(0.8, 0.6)) is False
+    assert decide("rescue", inside=0.5) is None
+    assert decide("writers", partial=-0.1) is False
     assert decide("no-single-head")
     assert not decide("no-single-head", heads=(2.0, 1))
     assert decide("writers")
@@ -651,7 +797,7 @@ def test_a_statement_is_decided_by_three_good_seeds_that_agree(errors, shares, v
     mean, low, high = (float(x) for x in re.findall(r"[\d.e+-]+", numbers["overlap of readout and frame, over null"]))
     assert mean == pytest.approx(10 * np.mean(shares), rel=0.01)
     assert low < mean < high
-    steps = [float(x) for x in re.findall(r"-?[\d.]+(?:e[+-]\d+)?", numbers["settled at step: overlap"])]
+    steps = [float(x) for x in re.findall(r"-?[\d.]+(?:e[+-]\d+)?", numbers["forms at step: overlap"])]
     assert min(steps) > 0  # of 10, 1,000 and 100,000 a symmetric interval would reach zero
 
 

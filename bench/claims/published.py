@@ -340,7 +340,9 @@ MECHANISMS: tuple[Claim, ...] = (
 )  # fmt: skip
 
 FINISHED = ". Published of the training's course, ours of the finished model"
-AT_EMBEDDING = ". At the embedding ours is the whole swap by construction"
+AT_EMBEDDING = ". Published at layer 0 or the embedding; at the embedding ours is the whole swap by construction"
+ABLATED = ". Ours removes all that varies with the identity of hypotheses, at the positions that stand for them"
+OURS = ". The question is ours: no number is published"
 LANGUAGE = ". Published of language models: Pythia, Phi-2, Llama-3, Mistral; ours is a small transformer on {task}"
 CAUSAL: tuple[Claim, ...] = (
     *(
@@ -359,6 +361,7 @@ CAUSAL: tuple[Claim, ...] = (
              "-0.001 bits; without the frame 0.75"),
             ("paper3-entropy-inert", "entropy-axis-inert", "Ablating the entropy axis changes nothing", PAPER3,
              "nothing", LANGUAGE),
+            ("jlens-frame-ablation", "frame-ablation", "Removing the frame costs bits", JULY, "0.75 bits", ABLATED),
             ("jlens-no-single-head", "no-single-head", "No single head is indispensable", JULY,
              "1.13 times the next; nine heads above half of the top"),
             ("jlens-writers", "writers", "Heads that write more of the frame cost more", JULY, "in words"),
@@ -377,6 +380,8 @@ CAUSAL: tuple[Claim, ...] = (
                "A law of gradients: no report measures them"),
     SeedStatement("jlens-horizon", "geometry-outlives", "Past a loss horizon the geometry stays, the computation dies",
                   JULY, "4.8 times the null", "recurrence", "transformer", {"loss_horizon": 5}),
+    SeedStatement("jlens-rescue", "rescue", "A transplanted state rescues the computation beyond the loss horizon",
+                  JULY, "not published", "recurrence", "transformer", {"loss_horizon": 5}, OURS),
 )  # fmt: skip
 
 BERNOULLI: tuple[Claim, ...] = (

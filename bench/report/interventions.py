@@ -1,11 +1,9 @@
 """Interventions: change what passes a model's taps and see what becomes of its answers.
 
 Edits       swap     put a donor's activation, or only its part in a subspace, into chosen positions
-            ablate   replace the part in a subspace by its mean
+            ablate   replace the part in a subspace by its mean, in the coordinates of a layer norm
             rotate   turn the part in a subspace; its length stays
             without  let heads write nothing; `swap` at a mixer's tap patches all that it writes, `patch` one head
-Subspaces   matrices [D, R] with orthonormal columns: of tokens (`span`), of layer-0 keys, of a probe, of the readout's
-            Jacobian, of principal components, and random ones as the null
 Answers     the predictions of one model for one set of sequences, intact and edited: one forward a condition, which
             starts at the edited layer. What comes before it is remembered
 States      the memory of one layer exchanged in the middle of a sequence, for models that can read step by step
@@ -25,14 +23,11 @@ from torch import Tensor, nn
 
 from bench.run.score import CHUNK
 from models.taps import edit, record, tap_names
-from models.transformer import Attention
 from tasks.base import Batch
 
 Edit = Callable[[Tensor], Tensor]
 Edits = Mapping[str, Edit]
 EMBEDDING = "embed.out"  # the first place of every model that has models.base.Embed
-RANK = 1e-3  # of the largest singular value: what is smaller is no direction
-RIDGE = 1e-3  # of a probe, relative to the mean variance of what it reads
 
 
 def places(model: nn.Module) -> list[str]:
@@ -72,10 +67,27 @@ def swap(donor_BTD: Tensor, positions: Sequence[int] | Tensor, basis_DR: Tensor 
     return change
 
 
-def ablate(basis_DR: Tensor, mean_D: Tensor) -> Edit:
-    """At every position, the part in the subspace becomes that of the mean."""
+def normalise(x_BTD: Tensor) -> Tensor:
+    """Each vector with mean 0 and variance 1, as a layer norm hands it on: positions differ much in length."""
+    return (x_BTD - x_BTD.mean(-1, keepdim=True)) / _deviation(x_BTD) if x_BTD.shape[-1] > 2 else x_BTD
+
+
+def _deviation(x_BTD: Tensor) -> Tensor:
+    variance = x_BTD.var(-1, correction=0, keepdim=True)
+    return (variance + 1e-5).sqrt() if x_BTD.shape[-1] > 2 else torch.ones_like(variance)
+
+
+def ablate(basis_DR: Tensor, mean_D: Tensor, positions: Sequence[int] | slice = slice(None)) -> Edit:
+    """At these positions the normalised vector's part in the subspace becomes that of the (normalised) mean."""
     _require_orthonormal(basis_DR)
-    return lambda x_BTD: x_BTD - (x_BTD - mean_D) @ basis_DR @ basis_DR.T
+
+    def change(x_BTD: Tensor) -> Tensor:
+        part = x_BTD[:, positions]
+        changed = x_BTD.clone()
+        changed[:, positions] = part - _deviation(part) * ((normalise(part) - mean_D) @ basis_DR @ basis_DR.T)
+        return changed
+
+    return change
 
 
 def rotate(basis_DR: Tensor, turn_RR: Tensor) -> Edit:
@@ -105,92 +117,6 @@ def patch(donor_BTHd: Tensor, head: int, positions: Sequence[int] | Tensor) -> E
         return changed
 
     return change
-
-
-# Subspaces
-
-
-def span(vectors_ND: Tensor, rank: int | None = None) -> Tensor:
-    """The directions of these vectors, the strongest first; those that hardly occur are left out."""
-    _, strength, directions_ND = torch.linalg.svd(vectors_ND.double(), full_matrices=False)
-    count = int((strength > RANK * strength.max().clamp(min=1e-30)).sum())
-    return directions_ND[: min(count, rank or count)].T.to(vectors_ND.dtype)
-
-
-def centred_span(vectors_ND: Tensor, rank: int | None = None) -> Tensor:
-    """The directions in which these vectors differ from each other; with a rank, the principal components."""
-    return span(vectors_ND - vectors_ND.mean(0), rank)
-
-
-def random_subspace(width: int, rank: int, rng: torch.Generator) -> Tensor:
-    return torch.linalg.qr(torch.randn(width, rank, generator=rng))[0]
-
-
-def key_subspace(attention: Attention, inputs_ND: Tensor, rank: int) -> Tensor:
-    """What the keys of a layer read from these inputs: each key pulled back through its own projection."""
-    H, d = attention.heads, attention.head_width
-    weight_HdD = attention.project.weight.detach().view(3, H, d, -1)[1]
-    keys_NHd = torch.einsum("nD,hdD->nhd", inputs_ND - inputs_ND.mean(0), weight_HdD)
-    return span(torch.einsum("nhd,hdD->nhD", keys_NHd, weight_HdD).flatten(0, 1), rank)
-
-
-class Probe:
-    """A linear map, fitted with a small ridge."""
-
-    def __init__(self, x_ND: Tensor, y_NC: Tensor) -> None:
-        x_ND, y_NC = x_ND.double(), y_NC.double()
-        self.x_mean, self.y_mean = x_ND.mean(0), y_NC.mean(0)
-        centred = x_ND - self.x_mean
-        gram_DD = centred.T @ centred
-        rounding = 1e-6 * x_ND.square().sum(0).mean()  # a difference in the seventh digit is not read
-        ridge = RIDGE * gram_DD.diagonal().mean() + rounding.clamp(min=1e-12)
-        gram_DD.diagonal().add_(ridge)
-        self.weight_DC = torch.linalg.solve(gram_DD, centred.T @ (y_NC - self.y_mean))
-
-    def read(self, x_ND: Tensor) -> Tensor:
-        return (x_ND.double() - self.x_mean) @ self.weight_DC + self.y_mean
-
-    def subspace(self) -> Tensor:
-        """The directions that it reads."""
-        return span(self.weight_DC.T).float()
-
-
-def covarying_subspace(x_ND: Tensor, y_NC: Tensor) -> Tensor:
-    """The directions along which x varies with y: without them no linear probe reads y, since nothing covaries."""
-    x_ND, y_NC = x_ND.double(), y_NC.double()
-    return span((y_NC - y_NC.mean(0)).T @ (x_ND - x_ND.mean(0))).float()
-
-
-def readout_subspaces(
-    model: nn.Module, batch: Batch, where: Sequence[str], rank: int, rng: torch.Generator, draws: int = 6
-) -> dict[str, Tensor]:
-    """At each place, the directions to which later answers are most sensitive.
-
-    The leading right singular vectors of the Jacobian of later logits, all sequences and earlier positions together.
-    A draw takes one query and a random direction of its logits, so one backward pass serves all places. A place that
-    later answers do not depend on, such as the end of the last layer, has no entry.
-    """
-    with torch.enable_grad(), record(model, *where) as seen:
-        logits = model(batch.tokens, batch.features)[:, batch.queries]
-        gram = {place: torch.zeros(seen[place].shape[-1], seen[place].shape[-1]) for place in where}
-        some = torch.linspace(0, len(batch.queries) - 1, draws + 1).round().long()[1:]  # the first has no past
-        for query in some.tolist():
-            towards = torch.randn(logits[:, query].shape, generator=rng)
-            towards -= towards.mean(-1, keepdim=True)  # a shift of all logits is no change of the answer
-            gradients = torch.autograd.grad(
-                logits[:, query], [seen[place] for place in where], towards, retain_graph=True, allow_unused=True
-            )
-            for place, gradient in zip(where, gradients, strict=True):
-                if gradient is not None:
-                    g_ND = gradient[:, : int(batch.queries[query])].flatten(0, 1)
-                    gram[place] += g_ND.T @ g_ND
-    felt = {place: g for place, g in gram.items() if g.any()}
-    return {place: torch.linalg.eigh(g.double())[1].flip(1)[:, :rank].float() for place, g in felt.items()}
-
-
-def overlap(a_DR: Tensor, b_DS: Tensor) -> float:
-    """The share of the smaller subspace that lies in the other: 1 if it is contained, rank / width at random."""
-    return ((a_DR.T @ b_DS).square().sum() / min(a_DR.shape[1], b_DS.shape[1])).item()
 
 
 # Answers

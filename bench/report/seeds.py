@@ -23,16 +23,17 @@ from bench.statements import (
     AFTER_0,
     EVIDENCE,
     NEAR,
+    PARTIAL,
     SEEDS,
     STATEMENTS,
     Answered,
     Number,
     cell,
+    forms,
     judge,
     least_error,
     probe,
     question,
-    settled,
 )
 from bench.stats import interval, mean_interval
 
@@ -41,15 +42,21 @@ AFTER: Mapping[str, Cell] = {"place": AFTER_0, "positions": "evidence"}
 HEADLINES = (
     *(Number(f"probe for {q}", probe(q, "axis", "probe")) for q in QUANTITIES),
     *(Number(f"probe for {q}, random twin", probe(q, "axis", "random twin")) for q in QUANTITIES),
-    *(Number(f"KL without the axis of {q}", probe(q, "axis", "KL without it"), True) for q in QUANTITIES),
-    *(Number(f"KL without all that varies with {q}", probe(q, "covarying", "KL without it"), True) for q in QUANTITIES),
-    Number("KL without a random direction", probe("entropy", "axis", "KL without random"), True),
+    *(Number(f"KL without the axis of {q}", probe(q, "axis", "KL once removed"), True) for q in QUANTITIES),
+    *(
+        Number(f"KL without all that varies with {q}", probe(q, "covarying", "KL once removed"), True)
+        for q in QUANTITIES
+    ),
+    Number("KL without a random direction", probe("entropy", "axis", "random: mean"), True),
+    Number("KL without a matched direction", probe("entropy", "axis", "matched: mean"), True),
     Number("overlap of readout and frame, over null", cell("overlap", {"place": "embedding"}, "ratio")),
     Number("the most that it can be", cell("overlap", {"place": "embedding"}, "ceiling")),
     *(Number(f"swap margin, {name}", cell("swap", EVIDENCE, name)) for name in ("readout", "random")),
     *(Number(f"swap margin, {name} after layer 0", cell("swap", AFTER, name)) for name in ("frame", "whole")),
     Number("writes and costs, Spearman", cell("writers_rank", {"write": "in the frame"}, "Spearman with cost")),
-    *(Number(f"settled at step: {what}", settled(what), True) for what in ("overlap", "margin", "log error")),
+    Number("the same, given the whole write", cell("writers_rank", {"write": PARTIAL}, "Spearman with cost")),
+    Number("overlap in a random twin", cell("overlap", {"place": "embedding"}, "random twins")),
+    *(Number(f"forms at step: {what}", forms(what), True) for what in ("overlap", "margin", "log error")),
 )
 
 
@@ -117,7 +124,7 @@ def draw(rows: Mapping[str, list[Answered]]) -> Any:
     for axis, quantity in zip(axes[0], QUANTITIES, strict=True):
         for x, runs in enumerate(rows.values()):
             for removed, colour, shift in (("axis", GREY, -0.12), ("covarying", MODEL, 0.12)):
-                read = probe(quantity, removed, "KL without it")
+                read = probe(quantity, removed, "KL once removed")
                 values = [v for run in runs if (v := read(run.report)) is not None]
                 axis.scatter([x + shift] * len(values), values, color=colour, s=24, label=removed if x == 0 else None)
         axis.set(yscale="log", title=quantity, xticks=range(len(rows)), xlim=(-0.5, len(rows) - 0.5))

@@ -23,9 +23,9 @@ import torch
 from matplotlib.colors import LogNorm
 from torch import Tensor
 
-from bench.report.diagnostics.anatomy import POSITIONS, SEQUENCES, Layer, layers, watch
+from bench.report.diagnostics.anatomy import POSITIONS, SEQUENCES, Layer, affordable, layers, watch
 from bench.report.diagnostics.base import NotAvailable, Picture, Run, Section, Table, canvas, section
-from bench.report.diagnostics.frame import frame, sequences
+from bench.report.diagnostics.frame import frame
 from bench.report.interventions import Answers, Edits, without
 from bench.run.score import Exam, Score, score
 from bench.statements import OUTSTANDING
@@ -37,10 +37,10 @@ LEAST = 1e-9  # bits: an intact error below is rounding
 
 
 class Write(NamedTuple):
-    """What a part adds to the residual stream: root mean square length over positions, and of its part in the frame."""
+    """What a part adds to the residual stream, over the stream's length: root mean square over positions."""
 
     size: float
-    in_frame: float | None  # None where the frame is not a part of this space
+    in_frame: float | None  # of its part in the frame; None where the frame is not a part of this space
 
 
 class Ablations(NamedTuple):
@@ -83,11 +83,13 @@ def find_frame(run: Run) -> Tensor | None:
         return None
 
 
-def measure_write(write_BTD: Tensor, basis_DR: Tensor | None) -> Write:
-    size = write_BTD.square().sum(-1).mean().sqrt().item()
+def measure_write(write_BTD: Tensor, stream_BTD: Tensor, basis_DR: Tensor | None) -> Write:
+    """Positions differ in length, many times over: each counts by its own."""
+    relative_BTD = write_BTD / stream_BTD.norm(dim=-1, keepdim=True).clamp(min=1e-9)
+    size = relative_BTD.square().sum(-1).mean().sqrt().item()
     if basis_DR is None or len(basis_DR) != write_BTD.shape[-1]:
         return Write(size, None)
-    return Write(size, (write_BTD @ basis_DR).square().sum(-1).mean().sqrt().item())
+    return Write(size, (relative_BTD @ basis_DR).square().sum(-1).mean().sqrt().item())
 
 
 @lru_cache(maxsize=1)
@@ -98,7 +100,7 @@ def measure(run: Run) -> Ablations:
     horizons = reachable(run)
     length = run.task.shape.length(max(horizons))
     run.require_length(length)
-    count = sequences(run, length, most=max(16, min(SEQUENCES, POSITIONS // length)), work=WORK)
+    count = max(24, affordable(run, length, min(SEQUENCES, POSITIONS // length), WORK))
     batch = run.task.sample(count, max(horizons), run.rng("ablation"))
     exam = Exam(batch, run.task.posterior(batch))
     near = shorten(run, exam, run.config.horizon)
@@ -126,15 +128,16 @@ def measure(run: Run) -> Ablations:
     by_head: dict[tuple[int, int], Score] = {}
     writes: dict[tuple[int, int | str], Write] = {}
     for layer in parts:
+        stream = near_answers.at(layer.resid)
         for name, tap in layer.branches.items():
-            writes[layer.index, name] = measure_write(near_answers.at(tap), basis)
+            writes[layer.index, name] = measure_write(near_answers.at(tap), stream, basis)
         end = layer.branches.get(layer.kind)
         for h in range(counts.get(layer.index, 0)):
             edits = {headed[layer.index]: without(h)}
             by_head[layer.index, h] = ask(near_answers, near, edits, *([end] if end else []))
             if end:  # what is missing from the branch is what the head wrote
                 missing = near_answers.at(end) - torch.cat([kept[end] for kept in near_answers.kept])
-                writes[layer.index, h] = measure_write(missing, basis)
+                writes[layer.index, h] = measure_write(missing, stream, basis)
     by_pair = {pair: ask(near_answers, near, {headed[first or 0]: without(*pair)}) for pair in pairs}
     run.progress("ablations", total, total)
     intact = score(exam, far_answers.intact)

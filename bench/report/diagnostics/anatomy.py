@@ -22,12 +22,14 @@ from torch import Tensor, nn
 from bench.report.diagnostics.base import NotAvailable, Run
 from bench.report.interventions import EMBEDDING
 from bench.run.score import Exam, entropy_bits
+from models.base import count_parameters
 from models.kernels.attention import attention_weights
 from models.taps import record, tap_names
 from models.transformer import Attention, UniformAttention
 from tasks.base import Batch, HasHypotheses, Task
 
 SEQUENCES, POSITIONS = 256, 40_000  # of an exam: so many sequences, fewer where they are long
+WORK = 6e10  # parameters x positions of one forward: 256 sequences of a small model, 128 of the paper's
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,16 @@ def values_of(tapped: Tensor) -> Tensor:
     return tapped[:, :, 2] if tapped.ndim == 5 else tapped
 
 
+def affordable(run: Run, length: int, most: int, work: float) -> int:
+    """Fewer sequences where parameters x positions are many."""
+    return min(most, int(work / (count_parameters(run.model) * length)))
+
+
 def make_exam(run: Run, horizon: int, *names: str) -> Exam:
     """Sequences of the report's own, with their exact answers: the same ones for everything that is compared."""
-    run.require_length(run.task.shape.length(horizon))
-    sequences = max(16, min(SEQUENCES, POSITIONS // run.task.shape.length(horizon)))
+    length = run.task.shape.length(horizon)
+    run.require_length(length)
+    sequences = max(16, affordable(run, length, min(SEQUENCES, POSITIONS // length), WORK))
     batch = run.task.sample(sequences, horizon, run.rng(*names))
     return Exam(batch, run.task.posterior(batch))
 

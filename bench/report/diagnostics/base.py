@@ -11,7 +11,7 @@ error is a failed section.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import filter as matching
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from torch import nn
 from bench import SAMPLES
 from bench.config import RunConfig
 from bench.records import RunRecord
+from bench.run.run import make_model
 from bench.seeds import generator
 from models.taps import tap_names
 from models.transformer import Attention
@@ -83,6 +84,15 @@ def load_model(config: RunConfig, weights: bytes) -> nn.Module:
     """The model of a run, for looking at: on the CPU, whatever it was trained on."""
     model = config.make_model()
     model.load_state_dict(safetensors.torch.load(weights))  # strict: every name, nothing else
+    return _settle(model)
+
+
+def initial_model(config: RunConfig) -> nn.Module:
+    """As it was before its first step."""
+    return _settle(make_model(replace(config, device="cpu")))
+
+
+def _settle(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, Attention):
             module.backend = "sdpa"

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from bench.report.diagnostics.anatomy import attention_layers, layers, look, values_of, watch, weights
+from bench.report.diagnostics.anatomy import Look, affordable, attention_layers, layers, look, values_of, watch, weights
 from bench.report.diagnostics.base import (
     GREY,
     MODEL,
@@ -38,10 +38,12 @@ from bench.report.diagnostics.base import (
     section,
 )
 from bench.report.diagnostics.manifold import Manifold, describe, flat
-from bench.run.score import predict, score
+from bench.run.score import Exam, predict, score
 from bench.statements import EARLIER
+from tasks.base import Batch
 
 SETTLED = 0.1
+WORK = 1.3e10  # parameters x positions of one forward
 LEAST = 4  # snapshots
 
 
@@ -88,6 +90,14 @@ def carried(model: nn.Module, seen: dict[str, Tensor], queries: Tensor) -> list[
     return found
 
 
+def fewer(run: Run, whole: Look) -> Look:
+    """The first sequences, as many as every snapshot of a large model can be shown."""
+    batch, posterior = whole.exam
+    n = max(16, affordable(run, batch.tokens.shape[1], len(batch.tokens), WORK))
+    exam = Exam(Batch(batch.tokens[:n], batch.features[:n], batch.targets[:n], batch.queries), posterior[:n])
+    return Look(exam, whole.h_BQ[:n], {tap: x[:n] for tap, x in whole.seen.items()})
+
+
 @lru_cache(maxsize=1)
 def measure(run: Run) -> Course:
     if not run.snapshots:
@@ -97,7 +107,7 @@ def measure(run: Run) -> Course:
     contents = [path.read_bytes() for _, path in run.snapshots]
     if f"sha256:{hashlib.sha256(contents[-1]).hexdigest()}" != run.record.weights:
         raise NotAvailable(f"the last snapshot, of step {run.snapshots[-1][0]:,}, is not the finished model")
-    end = look(run)
+    end = fewer(run, look(run))
     batch, queries = end.exam.batch, end.exam.batch.queries
     attending, taps = attention_layers(run.model), sorted(end.seen)
     if not carried(run.model, end.seen, queries):

@@ -16,21 +16,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bench.report.diagnostics.anatomy import watch
+from bench.report.diagnostics.anatomy import affordable, watch
 from bench.report.diagnostics.base import NotAvailable, Run
-from bench.report.interventions import EMBEDDING, Answers, centred_span
+from bench.report.interventions import EMBEDDING, Answers
+from bench.report.subspaces import centred_span
 from bench.run.score import LN2, Exam, entropy_bits
 from bench.seeds import derive
-from models.base import count_parameters
 from models.taps import tap_names
 from tasks.base import Batch, CanRename, HasHypotheses, permutations
 
-SEQUENCES, LEAST, WORK = 128, 24, 5e9  # fewer where parameters x positions are many
+SEQUENCES, LEAST, WORK = 128, 16, 5e9  # of a forward: at most so many sequences, at least, parameters x positions
+TWINS = 3
 DIFFERENT = 0.1  # total variation: reads where recipient and donor have the same answer decide nothing
-
-
-def sequences(run: Run, length: int, most: int = SEQUENCES, work: float = WORK) -> int:
-    return max(LEAST, min(most, int(work / (count_parameters(run.model) * length))))
 
 
 class Setting(NamedTuple):
@@ -38,23 +35,30 @@ class Setting(NamedTuple):
     donor: Exam | None  # None where the task cannot rename
     answers: Answers
     evidence: list[int]  # positions that stand for hypotheses; all where none does
+    others: list[Batch]  # further sequences, for whatever is fitted, and their donors if there are any
 
 
 @lru_cache(maxsize=1)
 def setting(run: Run) -> Setting:
     length = run.task.shape.length(run.config.horizon)
     run.require_length(length)
-    batch = run.task.sample(sequences(run, length), run.config.horizon, run.rng("interventions"))
+    count = max(LEAST, affordable(run, length, SEQUENCES, WORK))
+    batch = run.task.sample(count, run.config.horizon, run.rng("interventions"))
     exam = Exam(batch, run.task.posterior(batch))
     evidence = list(range(length))
     if isinstance(run.task, HasHypotheses):
         evidence = (run.task.hypotheses(batch.tokens) >= 0).all(0).nonzero().flatten().tolist()
-    donor = None
-    if isinstance(run.task, CanRename):
-        order_BC = permutations(len(batch.tokens), run.task.shape.classes, run.rng("renamed"))
-        renamed = run.task.rename(batch, order_BC)
-        donor = Exam(renamed, run.task.posterior(renamed))
-    return Setting(exam, donor, Answers(run.model, batch), evidence)
+    renamed = _rename(run, batch, "renamed")
+    donor = None if renamed is None else Exam(renamed, run.task.posterior(renamed))
+    further = run.task.sample(count, run.config.horizon, run.rng("further sequences"))
+    others = [each for each in (further, _rename(run, further, "further donors")) if each is not None]
+    return Setting(exam, donor, Answers(run.model, batch), evidence, others)
+
+
+def _rename(run: Run, batch: Batch, stream: str) -> Batch | None:
+    if not isinstance(run.task, CanRename):
+        return None
+    return run.task.rename(batch, permutations(len(batch.tokens), run.task.shape.classes, run.rng(stream)))
 
 
 def make_frame(model: nn.Module, batch: Batch, donor: Batch | None) -> Tensor:
@@ -72,19 +76,32 @@ def make_frame(model: nn.Module, batch: Batch, donor: Batch | None) -> Tensor:
 
 @lru_cache(maxsize=1)
 def frame(run: Run) -> Tensor:
-    exam, donor, _, _ = setting(run)
+    exam, donor, *_ = setting(run)
     return make_frame(run.model, exam.batch, None if donor is None else donor.batch)
 
 
 @lru_cache(maxsize=1)
+def twins(run: Run) -> list[nn.Module]:
+    return [_fresh(run, i) for i in range(TWINS)]
+
+
 def twin(run: Run) -> nn.Module:
+    return twins(run)[0]
+
+
+def _fresh(run: Run, i: int) -> nn.Module:
     with torch.random.fork_rng():
-        torch.manual_seed(derive(run.config.seed, "report", "twin"))
+        torch.manual_seed(derive(run.config.seed, "report", "twin", *([i] if i else [])))
         model = run.config.make_model()
         for module in model.modules():
             if isinstance(module, nn.Linear) and not module.weight.any():
                 module.reset_parameters()
     return model.eval()
+
+
+def trained(run: Run) -> slice:
+    """The reads that were trained on: all, or those before the loss horizon."""
+    return slice(getattr(run.task, "loss_horizon", None))
 
 
 def need_donor(run: Run) -> Exam:

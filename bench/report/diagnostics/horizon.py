@@ -8,13 +8,16 @@ overlap     of the directions at the embedding that answers are sensitive to wit
 decode      held-out R2 of a linear probe for the logits of the posterior, in the stream after the last layer
 Transplant  the last n numbers, read as a sequence of their own, end at a position that was trained on and have the same
             answer. The vector there, after a layer, replaces the one beyond. If KL falls, what follows still works, and
-            what failed is the computation before. The null is the vector of another sequence. In a recurrent
-            model the memory before the last number is transplanted, too: that of each layer and of all
+            what failed is the computation before. The null is the vector of another sequence, the ceiling the
+            model's own answer to those numbers alone; after the last layer the transplant is that answer. The share
+            rescued is (KL without - KL with it) / (KL without - ceiling). In a recurrent model the memory before the
+            last number is transplanted, too: that of each layer and of all
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +27,7 @@ from bench.report.diagnostics.base import (
     EXACT,
     GREY,
     MODEL,
+    OTHER,
     NotAvailable,
     Picture,
     Run,
@@ -32,19 +36,18 @@ from bench.report.diagnostics.base import (
     canvas,
     section,
 )
-from bench.report.diagnostics.frame import kl_bits, make_frame, setting
-from bench.report.diagnostics.used import read, targets
+from bench.report.diagnostics.frame import kl_bits, make_frame, setting, twins
+from bench.report.diagnostics.used import fit, targets
 from bench.report.interventions import (
     EMBEDDING,
     Answers,
     describe_place,
     memories,
-    overlap,
     places,
-    readout_subspaces,
     swap,
     swap_state,
 )
+from bench.report.subspaces import overlap, readout_subspaces
 from bench.run.score import Exam
 from tasks.base import Batch
 
@@ -57,10 +60,17 @@ class Rescue(NamedTuple):
     other: float  # with that of another sequence
 
 
+class Sensitivity(NamedTuple):
+    """The overlap of frame and readout."""
+
+    share: float
+    null: float
+    twins: list[float]  # in random twins
+
+
 class Part(NamedTuple):
     kl: float
-    overlap: float | None  # None where answers do not depend on the embedding
-    null: float | None
+    overlap: Sensitivity | None  # None where answers do not depend on the embedding
     decode: float
 
 
@@ -69,6 +79,7 @@ class Horizon(NamedTuple):
     kl: list[float]  # by position
     inside: Part
     beyond: Part
+    ceiling: float  # KL of the model's own answer to the last numbers alone
     rescues: list[Rescue]
     by_memory: list[Rescue]  # at the last position, by the memory that was transplanted; empty where there is none
 
@@ -85,13 +96,17 @@ def windows(run: Run, batch: Batch, last: int) -> Batch:
     return Batch(tokens, features, tokens[:, -1:], torch.tensor([lead + last - 1]))
 
 
-def sensitivity(run: Run, batch: Batch, queries: Tensor) -> tuple[float, float] | tuple[None, None]:
-    """The overlap, and that of random subspaces."""
-    basis = make_frame(run.model, batch, None)
-    width, rank = len(basis), min(basis.shape[1], max(1, len(basis) // 2))
-    some = batch._replace(queries=queries)
-    found = readout_subspaces(run.model, some, [EMBEDDING], rank, run.rng("horizon")).get(EMBEDDING)
-    return (None, None) if found is None else (overlap(basis, found), basis.shape[1] / width)
+def sensitivity(run: Run, batch: Batch, queries: Tensor) -> Sensitivity | None:
+    found = []
+    for i, model in enumerate((run.model, *twins(run))):
+        basis = make_frame(model, batch, None)
+        rank, rng = min(basis.shape[1], max(1, len(basis) // 2)), run.rng("horizon", *([i] if i else []))
+        read = readout_subspaces(model, batch._replace(queries=queries), [EMBEDDING], rank, rng).get(EMBEDDING)
+        if read is None:
+            return None
+        found.append((overlap(basis, read), basis.shape[1] / len(basis)))
+    (share, null), *others = found
+    return Sensitivity(share, null, [of for of, _ in others])
 
 
 @lru_cache(maxsize=1)
@@ -99,7 +114,7 @@ def measure(run: Run) -> Horizon:
     last: int | None = getattr(run.task, "loss_horizon", None)
     if last is None:
         raise NotAvailable("every position was trained on: it takes --set loss_horizon=5")
-    exam, _, answers, _ = setting(run)
+    exam, _, answers, *_ = setting(run)
     kl_BQ = kl_bits(exam.posterior, answers.intact)
     cut = [exam.batch.queries[:last], exam.batch.queries[last:]]
     small = Batch(exam.batch.tokens[:SEQUENCES], exam.batch.features[:SEQUENCES], exam.batch.targets[:SEQUENCES],
@@ -108,11 +123,12 @@ def measure(run: Run) -> Horizon:
     logits_BQC = targets(run.task, exam)["belief"].y_BPC
     halves = []
     for queries, part in zip(cut, (slice(None, last), slice(last, None)), strict=True):
-        decoded = read("belief", x_BQD[:, part], logits_BQC[:, part])
-        share, null = sensitivity(run, small, queries)
-        halves.append(Part(kl_BQ[:, part].mean().item(), share, null, decoded))
+        decoded = fit("belief", x_BQD[:, part], logits_BQC[:, part]).score
+        halves.append(Part(kl_BQ[:, part].mean().item(), sensitivity(run, small, queries), decoded))
     pieces = windows(run, exam.batch, last)
     donors = Answers(run.model, pieces)
+    answered = donors.intact[:, -1].unflatten(0, (len(exam.batch.tokens), -1))
+    ceiling = kl_bits(exam.posterior[:, last:], answered).mean().item()
     rescues = []
     for place in places(run.model):
         ends_BWD = donors.at(place)[:, -1].unflatten(0, (len(exam.batch.tokens), -1))
@@ -125,7 +141,7 @@ def measure(run: Run) -> Horizon:
             kls.append(kl_bits(exam.posterior, log_q)[:, last:].mean().item())
         rescues.append(Rescue(describe_place(run.model, place), *kls))
     by_memory = transplant_memory(run, exam, pieces)
-    return Horizon(last, kl_BQ.mean(0).tolist(), halves[0], halves[1], rescues, by_memory)
+    return Horizon(last, kl_BQ.mean(0).tolist(), halves[0], halves[1], ceiling, rescues, by_memory)
 
 
 def transplant_memory(run: Run, exam: Exam, pieces: Batch) -> list[Rescue]:
@@ -149,35 +165,75 @@ def transplant_memory(run: Run, exam: Exam, pieces: Batch) -> list[Rescue]:
     return found
 
 
+def draw_kl(axis: Any, found: Horizon) -> None:
+    axis.plot(range(1, len(found.kl) + 1), found.kl, "o-", color=MODEL, markersize=4)
+    axis.axvline(found.last + 0.5, color=GREY, linestyle=":")
+    axis.set(xlabel="position", ylabel="KL (bits)", title="dotted: the loss horizon")
+
+
 @section("What is left beyond the loss horizon?", tasks=("recurrence",), taps="*resid")
 def beyond(run: Run) -> Section:
     found = measure(run)
     rows: list[list[Any]] = []
     for name, part in (("inside", found.inside), ("beyond", found.beyond)):
-        ratio = None if part.overlap is None or part.null is None else part.overlap / part.null
-        rows.append([name, part.kl, part.overlap, part.null, ratio, part.decode])
-    rescues = [[*rescue] for rescue in found.rescues]
+        columns: list[float | None] = [None] * 5
+        if part.overlap is not None:
+            share, null, others = part.overlap
+            columns = [share, null, share / null, mean(others), max(others)]
+        rows.append([name, part.kl, *columns, part.decode])
+    way = found.beyond.kl - found.ceiling
+    rescues = [
+        [r.place, found.beyond.kl, r.own, r.other, found.ceiling,
+         *((found.beyond.kl - kl) / way if way > 0 else None for kl in (r.own, r.other))]
+        for r in found.rescues
+    ]  # fmt: skip
     figure, (left, right) = canvas(9, 3.4, 1, 2)
-    left.plot(range(1, len(found.kl) + 1), found.kl, "o-", color=MODEL, markersize=4)
-    left.axvline(found.last + 0.5, color=GREY, linestyle=":")
-    left.set(xlabel="position", ylabel="KL (bits)", title="dotted: the loss horizon")
+    draw_kl(left, found)
     ticks = ["emb", *map(str, range(len(rescues) - 1))]
     right.plot(ticks, [r.own for r in found.rescues], "o-", color=MODEL, markersize=4, label="own transplant")
     right.plot(ticks, [r.other for r in found.rescues], "o--", color=GREY, markersize=4, label="of another sequence")
     right.axhline(found.beyond.kl, color=EXACT, linewidth=1, label="without")
+    right.axhline(found.ceiling, color=OTHER, linewidth=1, label="own answer to the last numbers alone")
     right.set(xlabel="transplanted after layer", ylabel="KL beyond (bits)", title="Transplants")
     right.legend(fontsize=7)
     text = (
         f"Trained on the first {found.last} positions. An overlap is 1 at most. A transplant is the vector at the "
-        f"end of the last {found.last} numbers, read as a sequence of their own; below the line `without` it helps."
+        f"end of the last {found.last} numbers, read as a sequence of their own; below the line `without` it "
+        f"helps. The ceiling is the model's own answer to those numbers alone, KL {found.ceiling:.3g}."
     )
+    if not found.by_memory:
+        text += (
+            " Memory transplant: n/a, because a memory of attention is bound to positions, and a model without a step "
+            "function has none."
+        )
     tables = [
         Table(
             "horizon",
-            ["positions", "KL (bits)", "overlap", "at random", "overlap over null", "R² of the posterior's logits"],
+            [
+                "positions",
+                "KL (bits)",
+                "overlap",
+                "at random",
+                "overlap over null",
+                "random twins",
+                "largest of the twins",
+                "R² of the posterior's logits",
+            ],
             rows,
         ),
-        Table("transplants", ["place", "KL beyond, own transplant", "KL beyond, of another sequence"], rescues),
+        Table(
+            "transplants",
+            [
+                "place",
+                "KL beyond",
+                "with its own transplant",
+                "with another's",
+                "ceiling",
+                "share rescued",
+                "by another's",
+            ],
+            rescues,
+        ),
     ]
     if found.by_memory:
         header = ["memory of", "KL at the end, own transplant", "KL at the end, of another sequence"]
