@@ -974,12 +974,12 @@ def test_numbers_that_decide_nothing_are_shown(record):
     """An axis whose removal costs, but no more than that of any other direction."""
     claim = SeedStatement("j", "entropy-axis-inert", "The axis", "july", "nothing", "hmm", "transformer")
     header = ["quantity", "removed", "probe", "random twin", "MAE intact", "MAE once removed", "KL intact",
-              "KL once removed", "random: mean", "draws", "used"]  # fmt: skip
+              "KL once removed", "random: mean", "matched: mean", "draws", "used"]  # fmt: skip
     runs = [as_row(record, "quick", 0.04, seed) for seed in range(3)]
 
     def judged(without, used="no"):
-        rows = (["entropy", "axis", 0.95, 0.2, 0.01, 0.3, 1e-4, without, 1.0, 20, used],
-                ["identity", "covarying", 1.0, 1.0, 0.01, 0.9, 1e-4, 2.0, 1.0, 5, "yes"])  # fmt: skip
+        rows = (["entropy", "axis", 0.95, 0.2, 0.01, 0.3, 1e-4, without, 1.0, 1.0, 20, used],
+                ["identity", "covarying", 1.0, 1.0, 0.01, 0.9, 1e-4, 2.0, 1.0, 1.0, 5, "yes"])  # fmt: skip
         found = {}
         for run in runs:
             found |= report(run, used=(header, *rows))

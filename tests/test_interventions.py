@@ -21,7 +21,7 @@ from bench.config import compose
 from bench.records import write
 from bench.registry import BadInput
 from bench.report import report, seeds
-from bench.report.diagnostics import ablation, formation, frame, horizon, summary, swap, used, writers
+from bench.report.diagnostics import ablation, dynamics, formation, frame, horizon, summary, swap, used, writers
 from bench.report.diagnostics.base import NotAvailable, initial_model
 from bench.report.interventions import (
     EMBEDDING,
@@ -313,9 +313,10 @@ def test_what_is_removed_is_what_was_scored_at_positions_of_any_length(uneven):
     for kind in ("axis", "covarying"):
         entropy = found["entropy", kind]
         assert entropy.reading.trained[entropy.place] > 0.95
-        assert entropy.removed.kl < 1.1 * entropy.intact.kl
-        assert max(each.kl for each in entropy.random) < 0.5
         assert not entropy.used
+    axis = found["entropy", "axis"]
+    assert axis.removed.kl < 1.1 * axis.intact.kl
+    assert axis.removed.kl < min(each.kl for each in axis.random)  # the answers are not normalised, and these hurt
     assert found["identity", "covarying"].used
 
 
@@ -473,16 +474,22 @@ def test_in_random_snapshots_nothing_forms(made, tmp_path):
     assert not formation.frame_first(found)
 
 
-EARLY = "share that the first snapshot has"  # of nothing, in random snapshots
-NEVER = {"frame at step", "precision at step", "then the error falls by"}  # nothing forms in random snapshots
 UNDECIDED = ("entropy-inert", "geometry-outlives", "rescue")
 
 
-def test_a_report_has_every_number_that_statements_read(known, cut, tmp_path):
-    snapshots = []
-    for step in (10, 30, 100, 300):
-        (tmp_path / f"{step}.safetensors").write_bytes(pack(known.config.make_model()))
-        snapshots.append((step, tmp_path / f"{step}.safetensors"))
+def test_a_report_has_every_number_that_statements_read(known, cut, tmp_path, monkeypatch):
+    snapshots = [(step, tmp_path / f"{step}") for step in (10, 30, 100, 300)]
+    for step, path in snapshots:
+        path.write_bytes(b"%d" % step)
+
+    def load(_config, weights):  # the frame is there from step 10 on, and the answers from step 300 on
+        model = planted()
+        with torch.no_grad():
+            model.head.weight *= 1.0 if weights == b"300" else 1e-3
+        return model
+
+    monkeypatch.setattr(formation, "load_model", load)
+    monkeypatch.setattr(dynamics, "load_model", load)
     for run, sections in ((replace(known, snapshots=tuple(snapshots)), SECTIONS), (cut, (horizon.beyond,))):
         assert report.write(run, tmp_path / run.config.task, sections) == []
     of_bijection, of_recurrence = (
@@ -490,10 +497,7 @@ def test_a_report_has_every_number_that_statements_read(known, cut, tmp_path):
     )
     for id, statement in STATEMENTS.items():
         written = of_recurrence if id in ("geometry-outlives", "rescue") else of_bijection
-        assert {n.name: n.read(written) for n in statement.shown if n.read(written) is None}.keys() <= {
-            EARLY,
-            *NEVER,
-        }, id
+        assert {n.name: n.read(written) for n in statement.shown if n.read(written) is None} == {}, id
         # neither an axis that costs less than a random direction nor a model that has learned nothing decides
         assert (statement.holds(written) is None) == (id in UNDECIDED), id
     for headline in seeds.HEADLINES:
