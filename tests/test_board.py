@@ -270,11 +270,11 @@ def test_a_primitive_is_as_strong_as_its_weakest_task_and_held_if_all_were_measu
     assert others == {"not measured"}
     text = page(*made, *sticky)
     assert (
-        "- **transport** (a belief moves with a hidden state; hmm, hmm-sticky). "
-        "Below 5%: transformer on hmm (4.5%: 0.0450 [0.0450, 0.0450], 5 seeds); "
-        "below 50%: mlp on hmm (45.0%: 0.4500 [0.4500, 0.4500], 5 seeds); "
-        "above: mlp-pointwise on hmm (100.0%: 1.0000 [1.0000, 1.0000], 5 seeds). "
-        "Settled: held by transformer; partly by mlp; not by mlp-pointwise.\n"
+        "- **Transport** (a belief moves with a hidden state). 3 architectures were compared on hmm and hmm-sticky. "
+        "transformer is below 5% of guessing on every task (on hmm, 4.5%: 0.0450 [0.0450, 0.0450], 5 seeds). "
+        "mlp is below 50% of guessing on every task (on hmm, 45.0%: 0.4500 [0.4500, 0.4500], 5 seeds). "
+        "mlp-pointwise is not below 50% of guessing (on hmm, 100.0%: 1.0000 [1.0000, 1.0000], 5 seeds). "
+        "Settled: held by transformer; partly held by mlp; not held by mlp-pointwise.\n"
     ) in text
     assert "| **held** (hmm 4.5%, hmm-sticky 1.0%) " in text
     gap = [record for record in sticky if record.config.arch == "mlp"]  # the others miss a task that the track has
@@ -312,11 +312,12 @@ def test_a_word_needs_five_seeds_both_metrics_and_a_longer_run():
 def test_a_primitive_that_was_run_in_part_is_said_to_be():
     hmm = make_records("transformer", [0.01] * 2, "hmm")
     line = (
-        "- **transport** (a belief moves with a hidden state; hmm; not run with the preset's settings: "
-        "hmm-sticky). Below 5%: transformer on hmm (1.0%: 0.0100 [0.0100, 0.0100], 2 seeds).\n"
+        "- **Transport** (a belief moves with a hidden state). 1 architecture was compared on hmm. transformer is "
+        "below 5% of guessing (on hmm, 1.0%: 0.0100 [0.0100, 0.0100], 2 seeds). No row with the preset's settings: "
+        "hmm-sticky.\n"
     )
     assert line in page(*hmm, *make_records("transformer", [0.01] * 2))
-    assert "**transport**" not in page(*hmm)  # one task says nothing of a primitive
+    assert "**Transport**" not in page(*hmm)  # one task says nothing of a primitive
 
 
 def test_a_sentence_counts_architectures_and_names_the_row_nearest_to_the_limit():
@@ -325,11 +326,49 @@ def test_a_sentence_counts_architectures_and_names_the_row_nearest_to_the_limit(
     made = [record for arch, error in errors.items() for record in make_records(arch, [error] * 2, "hmm")]
     text = page(*made, make_record("gru", error=0.001), make_record("mlp", error=0.1), make_record("lstm", error=0.2))
     assert (
-        "Below 5%: 6 of 8 architectures, up to gated-deltanet on hmm (4.0%: 0.0400 [0.0400, 0.0400], 2 seeds); "
-        "above: mlp, mlp-pointwise, from mlp-pointwise on hmm (70.0%: 0.7000 [0.7000, 0.7000], 2 seeds).\n"
+        "6 of them are below 5% of guessing (closest to that limit: gated-deltanet on hmm, 4.0%: 0.0400 [0.0400, "
+        "0.0400], 2 seeds). mlp and mlp-pointwise are not below 50% of guessing (closest to that limit: mlp-pointwise "
+        "on hmm, 70.0%: 0.7000 [0.7000, 0.7000], 2 seeds)."
     ) in text
-    assert "- **Least error** most often: gru, on 1 of 2 tasks (bijection); on bijection 0.0010, 1 seed.\n" in text
     assert len(re.findall(r"^- \*\*", text, re.MULTILINE)) <= 5
+
+
+def test_an_architecture_that_misses_a_task_is_not_put_beside_those_that_have_it():
+    """Its weakest task may be the one that it misses."""
+    both = [record for task in ("hmm", "hmm-sticky") for record in make_records("transformer", [0.2] * 2, task)]
+    one = make_records("mlp", [0.01] * 2, "hmm")
+    (overview,) = make_board([*both, *one]).overviews
+    found = overview.comparison("transport")
+    assert (found.tasks, found.left_out) == (("hmm", "hmm-sticky"), 1)
+    assert [(standing.word, standing.archs) for standing in found.standings] == [("partly", ("transformer",))]
+    assert "1 other was compared on fewer of these tasks." in page(*both, *one)
+    others = make_records("mlp", [0.01] * 2, "hmm-sticky", steps=999)  # a row that does not compare closes no gap
+    assert make_board([*both, *one, *others]).overviews[0].comparison("transport").left_out == 1
+    apart = make_board([*make_records("mlp", [0.1] * 2, "hmm"), *make_records("lstm", [0.1] * 2, "hmm-sticky")])
+    assert apart.overviews[0].comparison("transport") is None
+
+
+def test_the_best_rows_are_all_that_have_rank_1_most_often():
+    def winners(errors):
+        made = [record for (arch, task), each in errors.items() for record in make_records(arch, each, task)]
+        (overview,) = make_board(made).overviews
+        found = overview.winners()
+        return found and found.tasks, page(*made)
+
+    tie = {("gru", "bijection"): [0.1] * 2, ("gru", "hmm"): [0.1] * 2, ("gru", "recall"): [0.9] * 2,
+           ("lstm", "bijection"): [0.9] * 2, ("lstm", "hmm"): [0.1] * 2, ("lstm", "recall"): [0.1] * 2}  # fmt: skip
+    found, text = winners(tie)
+    assert found == {"gru": ("bijection", "hmm"), "lstm": ("hmm", "recall")}
+    assert (
+        "- **Best rows.** Rank 1 on most tasks, 2 of 3 each: gru on bijection and hmm (bijection: 0.1000 [0.1000, "
+        "0.1000], 2 seeds); lstm on hmm and recall (hmm: 0.1000 [0.1000, 0.1000], 2 seeds). Rows of a single seed are "
+        "not counted.\n"
+    ) in text
+    assert winners({**tie, ("gru", "recall"): [0.1] * 2})[0] == {"gru": ("bijection", "hmm", "recall")}
+    once = {key: each for key, each in tie.items() if key[1] != "hmm"}
+    assert winners(once)[0] is None  # one task each says nothing
+    assert winners({key: each[:1] for key, each in tie.items()})[0] is None
+    assert "Best rows" not in winners(once)[1]
 
 
 def test_precisions_are_never_ranked_together():

@@ -34,8 +34,8 @@ CELLS = (
     "Columns without fresh seeds rank recipe seeds. *Italics*: predictors that read nothing."
 )
 SHARES = (
-    "Shares in the sentences are those of the weakest task: the error over the best constant's, or the KL over the "
-    "uniform predictor's, whichever is larger. In brackets: the row nearest to the limit, with its error and interval."
+    "Per cent of guessing: the error over the best constant's, or the KL over the uniform predictor's, whichever is "
+    "larger. In brackets: an architecture on its weakest task, its share there, and the row's error with its interval."
 )
 NAMED = 5  # architectures that a sentence names; more are counted
 HEATMAP = "Error of every architecture on every task"
@@ -119,46 +119,69 @@ def overview_page(board: Board, tasks: Sequence[str], published: bool) -> str:
 
 
 def _what_holds(overview: Overview) -> list[str]:
-    """A sentence for each primitive where there are several tasks, and one for who is best; each names its rows."""
-    lines = []
-    limits = {"held": f"below {HELD:.0%}", "partly": f"below {PARTLY:.0%}", "no": "above"}
-    for primitive, meaning in PRIMITIVES.items() if len(overview.tasks) > 1 else ():
-        standings = overview.standings(primitive)
-        said = []
-        for place, standing in enumerate(standings):
-            end = "from" if standing.word == "no" else "up to"
-            names = _some(standing.archs, "" if place else f" of {sum(len(each.archs) for each in standings)}")
-            names = "" if len(standing.archs) == 1 else f"{names}, {end} "
-            nearest = f"{plain(standing.row.arch)} on {plain(standing.task)}"
-            said.append(f"{limits[standing.word]}: {names}{nearest} ({standing.share:.1%}: {_evidence(standing.row)})")
-        if said:
-            tasks = overview.measured(primitive)
-            missing = [task for task in primitive_tasks(primitive) if task not in tasks]
-            measured = ", ".join(map(plain, tasks)) + (
-                f"; not run with the preset's settings: {', '.join(missing)}" if missing else ""
-            )
-            sentence = "; ".join(said)
-            lines.append(f"- **{primitive}** ({meaning}; {measured}). {sentence[0].upper()}{sentence[1:]}.")
-            lines[-1] += _settled(overview, primitive)
-    if best := overview.most_often_best():
-        tasks, row = best
-        where = f"on {len(tasks)} of {plural(len(overview.tasks), 'task')} ({', '.join(map(plain, tasks))})"
-        lines.append(f"- **Least error** most often: {plain(row.arch)}, {where}; on {tasks[0]} {_evidence(row)}.")
-    return ["\n".join(lines)] if lines else []
+    """Sentences for each primitive where there are several tasks, and one for who is best; each names its rows."""
+    lines = [_primitive(overview, primitive) for primitive in PRIMITIVES] if len(overview.tasks) > 1 else []
+    lines.append(_best_rows(overview))
+    return ["\n".join(filter(None, lines))] if any(lines) else []
 
 
-def _settled(overview: Overview, primitive: str) -> str:
+def _best_rows(overview: Overview) -> str:
+    winners = overview.winners()
+    if winners is None:
+        return ""
+    count = len(next(iter(winners.tasks.values())))
+    wins = "; ".join(
+        f"{plain(arch)} on {_list(tasks)} ({plain(tasks[0])}: {_evidence(winners.rows[arch])})"
+        for arch, tasks in winners.tasks.items()
+    )
+    each = " each" if len(winners.tasks) > 1 else ""
+    return (
+        f"- **Best rows.** Rank 1 on most tasks, {count} of {len(overview.tasks)}{each}: {wins}. Rows of a single seed "
+        "are not counted."
+    )
+
+
+def _primitive(overview: Overview, primitive: str) -> str:
+    """How many architectures were compared on its tasks, and on which side of the limits they are."""
+    found = overview.comparison(primitive)
+    if found is None:
+        return ""
+    count = sum(len(standing.archs) for standing in found.standings)
+    verb = "was" if count == 1 else "were"
+    parts = [f"- **{primitive.capitalize()}** ({PRIMITIVES[primitive]})."]
+    parts.append(f"{plural(count, 'architecture')} {verb} compared on {_list(found.tasks)}.")
+    limits = {"held": f"below {HELD:.0%}", "partly": f"below {PARTLY:.0%}", "no": f"not below {PARTLY:.0%}"}
+    for word, archs, task, share, row in found.standings:
+        are = "is" if len(archs) == 1 else "are"
+        where = " on every task" if len(found.tasks) > 1 and word != "no" else ""
+        closest = "" if len(archs) == 1 else f"closest to that limit: {plain(row.arch)} "
+        nearest = f"{closest}on {plain(task)}, {share:.1%}: {_evidence(row)}"
+        parts.append(f"{_some(archs)} {are} {limits[word]} of guessing{where} ({nearest}).")
+    if found.left_out:
+        verb = "was" if found.left_out == 1 else "were"
+        parts.append(f"{plural(found.left_out, 'other')} {verb} compared on fewer of these tasks.")
+    missing = [task for task in primitive_tasks(primitive) if task not in found.tasks]
+    parts += [f"No row with the preset's settings: {_list(missing)}."] if missing else []
+    return " ".join([*parts, *_settled(overview, primitive)])
+
+
+def _settled(overview: Overview, primitive: str) -> list[str]:
     """The words that all evidence gives."""
-    said = []
-    for word, how in (("held", "held by"), ("partly", "partly by"), ("no", "not by")):
+    parts = []
+    for word, how in (("held", "held by"), ("partly", "partly held by"), ("no", "not held by")):
         archs = [arch for arch, verdicts in overview.verdicts.items() if verdicts[primitive].word == word]
-        said += [f"{how} {', '.join(map(plain, archs))}"] if archs else []
-    return f" Settled: {'; '.join(said)}." if said else ""
+        parts += [f"{how} {_list(archs)}"] if archs else []
+    return [f"Settled: {'; '.join(parts)}."] if parts else []
 
 
-def _some(archs: Sequence[str], of: str) -> str:
+def _list(names: Sequence[str]) -> str:
+    *first, last = map(plain, names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _some(archs: Sequence[str]) -> str:
     """A few names, or how many there are."""
-    return ", ".join(map(plain, archs)) if len(archs) <= NAMED else f"{len(archs)}{of} architectures"
+    return _list(archs) if len(archs) <= NAMED else f"{len(archs)} of them"
 
 
 def _evidence(row: Row) -> str:
@@ -336,10 +359,6 @@ def _gpu(ranking: Ranking) -> str:
     energy = "not measured" if ranking.joules is None else f"{ranking.joules:,.0f} J a run"
     reached = "not measured" if ranking.utilisation is None else f"{ranking.utilisation:.1%} of the peak"
     return f"Energy: {energy}. Training arithmetic: {reached}."
-
-
-def _error(row: Row) -> str:
-    return number(row.scores.error) + row.spread
 
 
 def _floor(error: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from statistics import mean
 from typing import NamedTuple
 
@@ -70,13 +71,28 @@ class Verdict:
 
 
 class Standing(NamedTuple):
-    """The architectures on one side of a limit, and the row among them that is nearest to it."""
+    """Architectures with the same word, and the row among them that is nearest to the limit."""
 
     word: str  # held, partly or no: what their mean shares say
     archs: tuple[str, ...]
     task: str  # of that row: its architecture's weakest
     share: float
     row: Row
+
+
+class Comparison(NamedTuple):
+    """The architectures that were compared on the same tasks of a primitive: on all that the track has."""
+
+    tasks: tuple[str, ...]
+    standings: tuple[Standing, ...]  # held first
+    left_out: int  # architectures that were compared on some of these tasks only
+
+
+class Winners(NamedTuple):
+    """The architectures that have rank 1 on most tasks, with these tasks and one row of each."""
+
+    tasks: dict[str, tuple[str, ...]]  # by architecture
+    rows: dict[str, Row]  # by architecture, on the first of its tasks
 
 
 @dataclass(frozen=True)
@@ -96,28 +112,33 @@ class Overview:
         compared = {task for (_, task), cell in self.cells.items() if cell.row.compares}
         return [task for task in primitive_tasks(primitive) if task in compared]
 
-    def standings(self, primitive: str) -> list[Standing]:
-        """Architectures by what their weakest task says."""
-        found = []
-        for said in ("held", "partly", "no"):
-            verdicts = {arch: of[primitive] for arch, of in self.verdicts.items()}
-            here = {arch: v.shares for arch, v in verdicts.items() if v.shares and v.leaning == said}
+    def comparison(self, primitive: str) -> Comparison | None:
+        """Over the same tasks for all: an architecture that was run on fewer would only look better."""
+        tasks = self.measured(primitive)
+        verdicts = {arch: verdicts[primitive] for arch, verdicts in self.verdicts.items()}
+        compared = {arch: verdict for arch, verdict in verdicts.items() if verdict.shares}
+        complete = {arch: verdict for arch, verdict in compared.items() if len(verdict.shares) == len(tasks)}
+        standings = []
+        for word in ("held", "partly", "no"):
+            here = {arch: verdict.shares for arch, verdict in complete.items() if verdict.leaning == word}
             if here:
-                nearest = min if said == "no" else max
+                nearest = min if word == "no" else max
                 share, arch, task = nearest(max((s, arch, task) for task, s in of.items()) for arch, of in here.items())
-                found.append(Standing(said, tuple(here), task, share, self.cells[arch, task].row))
-        return found
+                standings.append(Standing(word, tuple(here), task, share, self.cells[arch, task].row))
+        return Comparison(tuple(tasks), tuple(standings), len(compared) - len(complete)) if standings else None
 
-    def most_often_best(self) -> tuple[list[str], Row] | None:
-        """The tasks that the most frequent winner wins, and its row on the first of them."""
+    def winners(self) -> Winners | None:
+        """None where nobody has rank 1 on two tasks. A single seed wins nothing: it has no interval."""
         wins: dict[str, list[str]] = defaultdict(list)
-        for task in self.tasks:
-            if row := self.best(task):
-                wins[row.arch].append(task)
-        if not wins:
+        for arch, task in product(self.archs, self.tasks):
+            cell = self.cells.get((arch, task))
+            if cell and cell.row.rank == 1 and len(cell.row.records) > 1:
+                wins[arch].append(task)
+        most = max(map(len, wins.values()), default=0)
+        if most < 2:
             return None
-        arch = max(wins, key=lambda arch: len(wins[arch]))
-        return wins[arch], self.cells[arch, wins[arch][0]].row
+        tasks = {arch: tuple(of) for arch, of in wins.items() if len(of) == most}
+        return Winners(tasks, {arch: self.cells[arch, of[0]].row for arch, of in tasks.items()})
 
     def best(self, task: str) -> Row | None:
         """The row with the least error among those that compare, and know something."""
