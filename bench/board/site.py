@@ -104,6 +104,11 @@ def site_data(
     """The data of index.html, rounded to what can be seen."""
     return {
         "version": VERSION,
+        "counts": {
+            "run": len(board.records) + len(board.reported),
+            "architecture": len({record.config.label for record in (*board.records, *board.reported)}),
+            "task": len({ranking.task for ranking in board.rankings}),
+        },
         "overviews": [_overview(overview) for overview in board.overviews],
         "groups": [_ranking(ranking) for ranking in board.rankings],
         "primitives": {

@@ -173,12 +173,11 @@ function board(set) {
     legend(set), groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
   ];
   const overviews = DATA.overviews.filter((overview) => fits(set, overview, FILTERS.slice(1)));
-  const runs = DATA.groups.reduce((sum, group) => sum + group.failed.length + group.rows.reduce((n, row) => n + row.runs.length, 0), 0);
   const failed = groups.flatMap((group) => group.failed);
   return [
     el("h2", { class: "hidden" }, "Leaderboard"),
     el("p", { class: "lead" }, "Every task here has an exact posterior, and most cannot be memorised. So a model's error can be measured in fractions of a bit. ",
-      el("b", {}, `${plural(runs, "run")}, ${plural(DATA.archs.length, "architecture")}, ${plural(new Set(DATA.groups.map((group) => group.task)).size, "task")}.`)),
+      el("b", {}, `${Object.entries(DATA.counts).map(([what, count]) => plural(count, what)).join(", ")}.`)),
     overviews.length ? overviews.map(heatmap) : groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
     failed.map((run) => el("p", { class: "failed" }, el("b", {}, "failed"), ` ${run.arch}, seed ${run.seed}: ${run.error} `, el("a", { href: `runs/${run.id}.html` }, "its page"))),
   ];
