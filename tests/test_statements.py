@@ -15,7 +15,7 @@ from bench.board.glossary import GLOSSARY
 from bench.board.overview import HELD, PARTLY, PRIMITIVES, make_board, primitive_tasks
 from bench.board.results import columns
 from bench.claims.published import CLAIMS
-from bench.presets import PRESETS
+from bench.presets import NEWER_BLOCK, PRESETS, SIZES
 from bench.records import read_all
 from bench.run.score import METRICS
 from bench.stats import APART, SLACK, paired_p
@@ -186,6 +186,28 @@ def test_what_the_tables_cannot_show_is_true(board, row):
     )
     deep = {task for task in board.headline.tasks if PRESETS["quick"].values_for(task)["layers"] > 3}
     assert deep == {"group", "hmm", "hmm-sticky", "markov"}
+
+
+@pytest.mark.parametrize("page", ["docs/running.md", "docs/recipe.md"])
+def test_the_tasks_with_the_newer_block_are_those_of_the_presets(page):
+    says = " ".join((ROOT / page).read_text().split())
+    sentence = re.search(r"On `hmm` and [^.]+ do\.", says)[0]
+    stated = set()
+    for clause in sentence.split(";"):
+        listed = names([clause])
+        stated |= {(preset, task) for preset in listed if preset in PRESETS for task in listed if task in TASKS.names()}
+    assert stated == {
+        (name, task)
+        for name in SIZES
+        for task in TASKS.names()
+        if name != "smoke" and NEWER_BLOCK.items() <= PRESETS[name].values_for(task).items()
+    }
+
+
+def test_the_readmes_caption_names_every_baseline_of_its_heat_map(board):
+    caption = " ".join(README.split("</picture>")[1].split("\n\n")[1].split())
+    for baseline in set(board.headline.baselines.values()):
+        assert f"{baseline}'s" in caption
 
 
 def test_contributing_and_extending_list_the_same_files():
