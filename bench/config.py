@@ -149,11 +149,11 @@ class RunConfig:
     @property
     def label(self) -> str:
         """The architecture's name in tables: an external one is marked, with the first digits of its hash."""
-        return _mark(self.arch, self.arch_source)
+        return mark_external(self.arch, self.arch_source)
 
     @property
     def task_label(self) -> str:
-        return _mark(self.task, self.task_source)
+        return mark_external(self.task, self.task_source)
 
     def missing_code(self) -> str | None:
         """Why code of this config is not at hand: external code, which the user names, or a library.
@@ -222,7 +222,7 @@ class RunConfig:
         return f"models/{code.name}" if code.stat().st_mtime > than.stat().st_mtime else None
 
 
-def _mark(name: str, source: str) -> str:
+def mark_external(name: str, source: str) -> str:
     return f"{name} (external {source[7:15]})" if source else name
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.board.markdown import cost_table, overview_page, pages, ranking_table, task_page
-from bench.board.overview import HELD, PARTLY, make_board
+from bench.board.markdown import cost_table, overview_page, pages, ranking_tables, task_page
+from bench.board.overview import make_board
 from bench.board.rows import group_seeds, make_rankings
+from bench.board.shares import HELD, PARTLY
 from bench.presets import PRESETS
 from bench.records import Memory, parse, read_all
 from bench.text import plain
@@ -34,6 +35,10 @@ def cells(text):
     first = re.search(r"^\|.*?(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL)[0]
     header, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in first.splitlines()]
     return header, {row[header.index("architecture")]: dict(zip(header, row, strict=True)) for row in rows}
+
+
+def ranking_table(found):
+    return ranking_tables(found)[0]
 
 
 def page(*records):
@@ -70,6 +75,15 @@ def test_an_interval_comes_from_seeds_and_only_from_seeds():
     assert re.fullmatch(r"0\.1100 \[0\.\d{4}, 0\.\d{4}\]", rows["transformer"]["MAE K=20"])
     assert "[" not in rows["mlp"]["MAE K=20"] + rows["*uniform*"]["MAE K=20"]
     assert [row.interval is None for row in both.rows] == [False, True]
+
+
+def test_effective_memories_are_a_short_table_of_the_rows_that_compare():
+    made = [make_record(task="hmm", error=0.3), make_record("gru", "hmm", error=0.1, steps=999)]
+    text = task_page("hmm", [ranking(*made)], "README.md").split("Effective memory")[1]
+    header, rows = cells(text)
+    assert header == ["architecture", "memory"]
+    assert rows.keys() == {"transformer"}
+    assert rows["transformer"]["memory"] == str(ranking(*made).rows[1].memory)
 
 
 def test_an_unreadable_horizon_is_not_a_number():
@@ -128,7 +142,7 @@ def test_a_second_table_says_what_each_row_cost():
     found = ranking(first, make_record("mlp", error=0.2, tuning=SEARCH))
     _, rows = cells(cost_table(found))
     assert rows["transformer"]["lr"] == "0.02"
-    assert rows["mlp"]["lr"] == "0.02 of 3"  # rates that were tried
+    assert rows["mlp tuned"]["lr"] == "0.02 of 3"  # rates that were tried
     assert rows["transformer"]["parameters"] == f"{first.parameters:,}"
     assert rows["transformer"]["state"] == f"{first.state_bytes:,}"
     assert rows["transformer"]["steps x batch"] == "12 x 16"
@@ -141,20 +155,28 @@ def test_a_second_table_says_what_each_row_cost():
 def test_tuned_and_untuned_runs_of_one_architecture_are_told_apart():
     both = ranking(make_record("mlp", error=0.1), make_record("mlp", error=0.2, tuning=SEARCH))
     assert [row.name for row in both.rows] == ["mlp", "mlp tuned"]
+    alone = ranking(make_record("lstm", error=0.2, tuning=SEARCH))
+    assert [row.settings for row in alone.rows] == [("tuned",)]  # whatever the others are
 
 
 def test_fresh_seeds_alone_are_ranked_once_two_rows_have_them():
     old = [make_record(arch, seed=1, error=error) for arch, error in (("mlp", 0.1), ("gru", 0.3))]
     one = ranking(*old, make_record("mlp", seed=10, error=0.9))
-    assert [(row.name, row.rank) for row in one.rows] == [("mlp recipe seeds", 1), ("gru recipe seeds", 2), ("mlp", 3)]
+    assert [(row.name, row.rank) for row in one.rows] == [("mlp°", 1), ("gru°", 2), ("mlp", 3)]
     two = ranking(*old, *(make_record(arch, seed=10, error=error) for arch, error in (("mlp", 0.3), ("lstm", 0.9))))
     ranks = {row.name: row.rank for row in two.rows}
-    assert ranks == {"mlp recipe seeds": None, "gru recipe seeds": None, "mlp": 1, "lstm": 2}
+    assert ranks == {"mlp°": None, "gru°": None, "mlp": 1, "lstm": 2}
+    ranked, said, others = ranking_tables(two)
+    header, rows = cells(ranked)
+    assert [name for name in rows if "*" not in name] == ["mlp", "lstm"]
+    assert "seeds" in header
+    assert "not ranked (†)" in said
+    assert {name: row["seeds"] for name, row in cells(others)[1].items()} == {"mlp": "1°", "gru": "1°"}
 
 
 def test_other_task_parameters_are_another_table():
     made = [make_record(), make_record(size=30), make_record(horizon=10)]
-    names = [found.group.task for found in make_rankings(made)]
+    names = [found.group.label for found in make_rankings(made)]
     assert names == ["bijection", "bijection horizon=10", "bijection size=30"]
     assert [overview.tasks for overview in make_board(made).overviews] == [("bijection",)]  # the preset's own
 
@@ -163,7 +185,7 @@ def test_a_task_parameter_that_a_record_leaves_out_is_the_tasks_own_not_the_pres
     with_bos = make_record("mlp", "bernoulli")
     assert with_bos.config.task_params == {"bos": True}
     without = change(with_bos, task_params={})
-    assert [found.group.task for found in make_rankings([with_bos, without])] == ["bernoulli", "bernoulli bos=False"]
+    assert [found.group.label for found in make_rankings([with_bos, without])] == ["bernoulli", "bernoulli bos=False"]
 
 
 def test_a_memory_is_read_off_the_windows_of_all_seeds():
@@ -483,11 +505,11 @@ def test_the_published_leaderboard_is_one_page_and_its_task_tables_have_eight_co
     board = make_board(read_all(ROOT / "leaderboard/runs")[0])
     found = pages(board, "README.md", published=True)
     assert len(found["README.md"].encode()) < 20_000
-    assert set(found) == {"README.md", *(f"{each.group.task.split()[0]}.md" for each in board.rankings)}
+    assert set(found) == {"README.md", *(f"{each.task}.md" for each in board.rankings)}
     for each in board.rankings:
         if each.rows:
-            assert len(cells(ranking_table(each))[0]) <= 8, each.group
-            assert len(cells(cost_table(each))[0]) <= 8, each.group
+            tables = [text for text in (*ranking_tables(each), cost_table(each)) if text.startswith("|")]
+            assert all(len(cells(text)[0]) <= 8 for text in tables), each.group
 
 
 def test_the_records_of_the_tests_are_records():

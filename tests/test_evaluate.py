@@ -9,7 +9,7 @@ import pytest
 
 from bench import library, records
 from bench.board import ladder, pools, results, site
-from bench.board.markdown import cost_table, overview_page, ranking_table, task_page
+from bench.board.markdown import cost_table, overview_page, ranking_tables, task_page
 from bench.board.overview import make_board
 from bench.board.submissions import check_submission
 from bench.check.verify import verify
@@ -208,8 +208,8 @@ def test_the_best_of_all_is_shown_with_its_mark_and_never_ranked():
     assert str(elsewhere.group) == "hmm: preset smoke, trained elsewhere, cpu"
     page = task_page("hmm", board.rankings, "README.md")
     assert "(trained elsewhere): scored by `bench evaluate`" in page
-    assert "trained elsewhere" not in task_page("hmm", [trained], "README.md")
-    _, shown = cells(ranking_table(elsewhere))
+    assert "(trained elsewhere)" not in task_page("hmm", [trained], "README.md")
+    _, shown = cells(ranking_tables(elsewhere)[0])
     assert shown["mine-load (trained elsewhere)"]["#"] == "†"
     assert "*window 16*" in shown
     _, costs = cells(cost_table(elsewhere))

@@ -61,7 +61,7 @@ def test_a_cell_of_the_heat_map_has_the_error_as_its_number():
         numbers = [text for text in said if re.match(r"[\d.e-]+†?$", text)]
         assert sorted(numbers) == ["0.2000", "0.7500", "1.2e-04†"]
         assert {"transformer", "mlp", "bijection", "hmm"} <= set(said)
-        assert any("†: other settings" in text for text in said)
+        assert any("†: not ranked" in text for text in said)
     assert not any("†" in text for text in words(figures(*suite())["heatmap.svg"]))
 
 

@@ -11,9 +11,10 @@ from statistics import mean
 
 import pytest
 
-from bench.board.glossary import GLOSSARY
-from bench.board.overview import HELD, PARTLY, PRIMITIVES, make_board, primitive_tasks
+from bench.board.glossary import GLOSSARY, MARKS
+from bench.board.overview import PRIMITIVES, make_board, primitive_tasks
 from bench.board.results import columns
+from bench.board.shares import HELD, PARTLY
 from bench.claims.published import CLAIMS
 from bench.presets import NEWER_BLOCK, PRESETS, SIZES
 from bench.records import read_all
@@ -69,7 +70,7 @@ def row(board):
 
 
 def ranking(board, task, preset, supervision="posterior"):
-    return next(r for r in board.rankings if r.group == (task, preset, supervision, "cpu"))
+    return next(r for r in board.rankings if (r.group.label, *r.group.track) == (task, preset, supervision, "cpu"))
 
 
 def test_the_readmes_results_are_what_the_published_records_give():
@@ -92,6 +93,17 @@ def test_the_glossary_is_the_boards():
     assert header == ["term", "what it means"]
     assert {unescaped(term): unescaped(meaning) for term, meaning in body} == GLOSSARY
     assert len(body) == len(GLOSSARY) <= 25
+
+
+def test_every_mark_is_explained_by_its_constant():
+    _, body = tables(section(READING, "Marks"))[0]
+    explained = {mark: meaning for mark, _, meaning in body}
+    assert {mark: explained[mark] for mark in MARKS} == MARKS
+    pages = {name: (ROOT / "leaderboard" / name).read_text() for name in ("README.md", "hmm.md", "group.md")}
+    used = {"README.md": "†~", "hmm.md": "†°-", "group.md": "~"}
+    for name, marks in used.items():
+        for mark in marks:
+            assert f"{mark}: {MARKS[mark]}." in pages[name], (name, mark)
 
 
 def test_every_column_of_the_csv_is_documented_in_order():

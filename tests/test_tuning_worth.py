@@ -5,7 +5,6 @@ import pytest
 from bench.board.markdown import pages
 from bench.board.overview import make_board
 from bench.board.rows import make_rankings
-from bench.board.tuning import worths
 from tests.fixtures import make_record
 
 NEWER = {"positions": "alibi-shift", "activation": "swiglu"}
@@ -28,7 +27,7 @@ def records():
 
 def test_the_two_settings_are_compared_on_the_first_tuning_seed(records):
     (ranking,) = make_rankings(records)
-    first, second = worths(ranking)
+    first, second = ranking.worths
     assert (first.arch, first.before, first.after, first.chosen) == ("transformer", 0.04, 0.018, f"0.02 {BLOCK}")
     assert (second.arch, second.before, second.after, second.chosen) == ("mamba2", 0.03, 0.03, "0.02")
     assert [w.trials for w in (first, second)] == [3, 3]
@@ -46,4 +45,4 @@ def test_the_table_stands_on_the_tasks_page_where_two_rows_were_tuned(records):
 
 def test_a_search_without_the_presets_setting_has_no_line():
     (ranking,) = make_rankings(tuned("mlp", 0.1, {"0.04": [0.1, 0.1]}, lr=0.04))
-    assert worths(ranking) == []
+    assert ranking.worths == ()

@@ -79,9 +79,7 @@ def _heatmap(overview: Overview, theme: str) -> Figure:
     bar.set_ticks([0.001, 0.01, 0.1, 1.0], labels=["≤ 0.1 %", "1 %", "10 %", "≥ 100 %"])
     bar.ax.minorticks_off()
     bar.outline.set_visible(False)
-    note = "dashed: seeds disagree, or one seed" + (
-        "; †: other settings, or recipe seeds" if _has_other_settings(overview) else ""
-    )
+    note = "dashed: seeds disagree, or one seed" + ("; †: not ranked" if _has_other_settings(overview) else "")
     baselines = " or ".join(dict.fromkeys(f"{name}'s" for name in overview.baselines.values()))
     bar.set_label(f"error as a share of {baselines}; the number is the error in bits\n{note}", fontsize=9)
     return figure

@@ -57,8 +57,7 @@ def make_ladders(records: Sequence[RunRecord]) -> list[Ladder]:
     """One ladder for each track, the longest first. Only `pairs` may differ from the preset's task."""
     tracks: dict[Track, list[Ranking]] = defaultdict(list)
     for ranking in make_rankings([record for record in records if record.ok and record.config.task == TASK]):
-        _, *unusual = ranking.group.task.split()
-        if all(setting.startswith("pairs=") for setting in unusual):
+        if {name for name, _ in ranking.group.unusual} <= {"pairs"}:
             tracks[ranking.group.track].append(ranking)
     return sorted((_make_ladder(*item) for item in tracks.items()), key=lambda x: (-len(x.rungs), x.track))
 

@@ -23,7 +23,8 @@ from matplotlib.lines import Line2D
 from bench.board.figures import STYLE, inks, svg
 from bench.board.palette import HUES, INKS, order_archs
 from bench.board.ranking import Track
-from bench.board.rows import group_of, group_seeds, is_preset_default
+from bench.board.rows import group_of, group_seeds
+from bench.board.settings import is_preset_default
 from bench.records import RunRecord
 
 MOST_ARCHS = 4  # as many as fit beside each other
@@ -59,10 +60,9 @@ def make_curves(records: Sequence[RunRecord]) -> list[Curves]:
         if not record.ok or record.config.task_source or set(PLACES["laws from outside"]) - set(record.at()):
             continue
         group = group_of(record.config)
-        name, *unusual = group.task.split()
         pool = getattr(record.config.make_task(), "pool", None)
-        if pool and all(setting.startswith("pool=") for setting in unusual):
-            found[name, group.track][record.config.label, pool].append(record)
+        if pool and {name for name, _ in group.unusual} <= {"pool"}:
+            found[group.task, group.track][record.config.label, pool].append(record)
     curves = []
     for (task, track), runs in found.items():
         rows = {at: seeds for at, members in sorted(runs.items()) if (seeds := one_row(members))}

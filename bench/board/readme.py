@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
+from bench.board.glossary import UNRANKED, explain
 from bench.board.overview import Board
 from bench.board.ranking import Ranking, Row
 from bench.text import number, plural
@@ -18,9 +19,9 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 MOST = 3  # names in a list; more are counted
 ARCHS = ("transformer", "gated-deltanet", "mamba2", "lstm", "gru", "mlp")  # the families; the leaderboard has all
 NOTE = (
-    "Error in bits (KL where the exact answer is certain, else entropy MAE), mean over seeds. Lower is better. †: not "
-    "ranked, because its settings differ, or because it has recipe seeds (0 to 2, which were also used to choose the "
-    "recipe) in a column that has rows with fresh seeds (10 and up). Columns without fresh seeds rank recipe seeds."
+    "Error in bits (KL where the exact answer is certain, else entropy MAE), mean over seeds. Lower is better. "
+    f"{explain(UNRANKED)} Recipe seeds (0 to 2) were also used to choose the recipe; columns without fresh seeds (10 "
+    "and up) rank them."
 )
 
 
@@ -49,7 +50,7 @@ def _table(rankings: Sequence[Ranking]) -> str:
 def _cell(row: Row | None) -> str:
     if row is None:
         return ""
-    return number(row.scores.error) + ("" if row.compares else "†")
+    return number(row.scores.error) + ("" if row.compares else UNRANKED)
 
 
 def sentence(ranking: Ranking) -> str:

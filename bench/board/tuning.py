@@ -1,45 +1,24 @@
 """What the search of block and learning rate was worth for each tuned row of a table.
 
 Both settings, the preset's and the chosen one, were run on the first tuning seed with all steps, so the two errors are
-of the same data. The choice saw that seed, so the gain is a little flattering. In: a ranking. Out: lines.
+of the same data. The choice saw that seed, so the gain is a little flattering. In: the rows of a ranking. Out: a line
+for each tuned one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from bench.board.ranking import Ranking, Row
-from bench.board.rows import preset_values
-
-
-@dataclass(frozen=True)
-class Worth:
-    arch: str
-    before: float  # the preset's setting, on the first tuning seed
-    after: float  # the chosen setting, on the same seed
-    chosen: str
-    trials: int
-    place_before: int = 0  # among the rows of the table
-    place_after: int = 0
-
-    @property
-    def ratio(self) -> float:
-        return self.after / self.before
-
-    @property
-    def places(self) -> str:
-        return f"{self.place_before} → {self.place_after}"
+from bench.board.ranking import Row, Worth
+from bench.board.settings import preset_values
 
 
-def worths(ranking: Ranking) -> list[Worth]:
+def worths(rows: Sequence[Row]) -> list[Worth]:
     """One line for each tuned row whose two settings were measured; the best tuned one first."""
-    found = [worth for row in ranking.rows if row.compares and (worth := _worth(row))]
+    found = [worth for row in rows if row.compares and (worth := _worth(row))]
     before, after = ([getattr(worth, name) for worth in found] for name in ("before", "after"))
-    placed = [
-        Worth(w.arch, w.before, w.after, w.chosen, w.trials, _place(w.before, before), _place(w.after, after))
-        for w in found
-    ]
+    placed = [replace(w, place_before=_place(w.before, before), place_after=_place(w.after, after)) for w in found]
     return sorted(placed, key=lambda worth: worth.after)
 
 

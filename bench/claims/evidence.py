@@ -9,7 +9,8 @@ from statistics import mean, median
 from types import MappingProxyType
 
 from bench import SAMPLES
-from bench.board.rows import group_seeds, is_preset_default, mean_metric, preset_values, reference_means, task_settings
+from bench.board.rows import group_seeds, mean_metric, reference_means
+from bench.board.settings import is_preset_default, preset_values, task_settings
 from bench.config import SEARCHED, RunConfig
 from bench.presets import NEWER_BLOCK, SIZES
 from bench.records import RunRecord

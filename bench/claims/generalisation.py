@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from bench.board.overview import HELD, PARTLY
 from bench.board.pools import make_curves
+from bench.board.shares import HELD, PARTLY
 from bench.claims.evidence import ADMITTED, Evidence, seeds, setting, spread, steps
 from bench.claims.verdicts import REFUTED, REPRODUCED, UNDECIDED, Verdict
 from bench.records import RunRecord
