@@ -6,6 +6,7 @@ Architectures by tasks; the colour is the error as a share of its baseline's, on
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import matplotlib
@@ -17,8 +18,8 @@ from matplotlib.patches import Rectangle
 
 from bench.board.overview import Board, Overview
 from bench.board.palette import HIGH, INKS, LOW, RAMP
-from bench.text import number
 
+CELL = 0.6  # inches: a page of 830 pixels shows the letters of a narrow figure larger
 STYLE: Any = {"svg.hashsalt": "tunnel-bench", "font.size": 10.5, "axes.titlelocation": "left", "axes.titlesize": 11.5,
               "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False}  # fmt: skip
 
@@ -53,7 +54,7 @@ def _heatmap(overview: Overview, theme: str) -> Figure:
     ink = INKS[theme]
     ramp, scale = LinearSegmentedColormap.from_list("share", RAMP[theme]), LogNorm(LOW, HIGH, clip=True)
     rows, columns = len(overview.archs), len(overview.tasks)
-    figure = Figure(figsize=(2.4 + 1.02 * columns, 1.5 + 0.31 * rows), layout="constrained")
+    figure = Figure(figsize=(2.1 + CELL * columns, 1.9 + 0.27 * rows), layout="constrained")
     axis = figure.subplots()
     for (arch, task), cell in overview.cells.items():
         x, y = overview.tasks.index(task), overview.archs.index(arch)
@@ -64,11 +65,12 @@ def _heatmap(overview: Overview, theme: str) -> Figure:
         if not cell.seeds_agree:
             axis.add_patch(Rectangle((x + 0.05, y + 0.1), 0.9, 0.8, fill=False, ec=contrast, lw=1, ls=(0, (3, 2))))
         dagger = "" if cell.row.compares else "†"
-        text = number(cell.row.scores.error) + dagger
-        axis.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=9, color=contrast)
+        text = short(cell.row.scores.error) + dagger
+        axis.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=9.5, color=contrast)
     axis.set(xlim=(0, columns), ylim=(rows, 0))
     axis.set_yticks(np.arange(rows) + 0.5, overview.archs, color=ink["text"])
-    axis.set_xticks(np.arange(columns) + 0.5, [task.replace("-", "-\n") for task in overview.tasks], color=ink["text"])
+    tilted: Any = {"rotation": 35, "ha": "left", "rotation_mode": "anchor"}
+    axis.set_xticks(np.arange(columns) + 0.5, overview.tasks, color=ink["text"], **tilted)
     axis.xaxis.tick_top()
     axis.tick_params(length=0)
     for spine in axis.spines.values():
@@ -83,6 +85,13 @@ def _heatmap(overview: Overview, theme: str) -> Figure:
     baselines = " or ".join(dict.fromkeys(f"{name}'s" for name in overview.baselines.values()))
     bar.set_label(f"error as a share of {baselines}; the number is the error in bits\n{note}", fontsize=9)
     return figure
+
+
+def short(value: float) -> str:
+    """Two digits, so that cells are narrow and their letters large."""
+    if value >= 0.001:
+        return f"{value:.2g}"
+    return re.sub(r"\.0(?=e)|(?<=e-)0", "", f"{value:.1e}") if value >= 1e-9 else "0"
 
 
 def _has_other_settings(overview: Overview) -> bool:

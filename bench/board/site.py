@@ -23,7 +23,7 @@ from typing import Any
 
 from bench import VERSION, reports
 from bench.board.columns import columns
-from bench.board.glossary import GLOSSARY, UNRANKED, explain
+from bench.board.glossary import GLOSSARY, GUESSING, RECIPE_SEEDS, UNRANKED, explain
 from bench.board.overview import PRIMITIVES, WORDS, Board, Overview, Verdict
 from bench.board.palette import HIGH, HUES, LOW, RAMP, order_archs
 from bench.board.ranking import Group, Ranking, Reference, Row, Scores
@@ -128,7 +128,7 @@ def site_data(
         },
         "bayes": _bayes(board, found or {}),
         "claims": list(claims),
-        "marks": explain(UNRANKED),
+        "marks": {"heat": explain(UNRANKED), "ranking": explain(UNRANKED, RECIPE_SEEDS, GUESSING)},
         "legend": list(GLOSSARY.items()),
     }
 

@@ -120,6 +120,7 @@ function ranking(group, set) {
         ? el("td", { class: "strip" }, labels.map(([name, x]) => el("span", { style: `left:${x}%`, class: name.startsWith("window") ? "window" : null }, short(name))))
         : el("td", {})))))) : null,
     el("p", { class: "references" }, references.map(({ name, error }) => el("span", {}, el("b", {}, short(name)), ` ${name} ${bits(error)}`))),
+    el("p", { class: "references" }, DATA.marks.ranking),
     group.failed.map((run) => el("p", { class: "failed" }, el("b", {}, "failed"), ` ${run.arch}, seed ${run.seed}: ${run.error} `, el("a", { href: `runs/${run.id}.html` }, "its page"))));
 }
 
@@ -151,7 +152,15 @@ function heatmap(overview) {
       el("thead", {}, el("tr", {}, el("td", {}), overview.tasks.map((task) => el("th", { scope: "col" }, el("a", { href: tableLink(overview, task) }, task))))),
       el("tbody", {}, overview.archs.map((arch) => el("tr", {}, el("th", { scope: "row", class: "left" }, arch), overview.tasks.map((task) => cell(arch, task))))),
       el("tfoot", {}, overview.floors.map(([name, ...errors]) => el("tr", {}, el("th", { scope: "row", class: "left" }, el("em", {}, name)), errors.map((error) => el("td", {}, bits(error)))))))),
-    el("p", { class: "references" }, `Error in bits at the training horizon; lower is better. The colour is its share of ${[...new Set(Object.values(overview.baselines))].map((name) => `${name}'s`).join(" or ")} error, on a log scale: pale is close to Bayes. Dashed: the seeds disagree, or there is only one. ${DATA.marks} Choose a cell to see its table.`));
+    colourScale(),
+    el("p", { class: "references" }, `Error in bits at the training horizon; lower is better. The colour is its share of ${[...new Set(Object.values(overview.baselines))].map((name) => `${name}'s`).join(" or ")} error, on a log scale: pale is close to Bayes. Dashed: the seeds disagree, or there is only one. ${DATA.marks.heat} Choose a cell to see its table.`));
+}
+
+// What the colours mean: the ramp from one end of the scale to the other.
+function colourScale() {
+  const [low, high] = DATA.ends.map((share) => `${+(100 * share).toPrecision(2)} %`);
+  const ramp = DATA.ramp[dark.matches ? "dark" : "light"].join(", ");
+  return el("p", { class: "scale" }, el("span", {}, `≤ ${low}`), el("i", { style: `background:linear-gradient(to right, ${ramp})` }), el("span", {}, `≥ ${high} of that error`));
 }
 
 function board(set) {
