@@ -21,7 +21,7 @@ def one_row(monkeypatch):
     """One architecture and one row, in this process, from a clean commit."""
     monkeypatch.setattr(campaign, "ROWS", (ROW,))
     monkeypatch.setattr(campaign.Campaign, "archs", lambda self: ["mlp-pointwise"])
-    monkeypatch.setattr("bench.commands.cores", lambda: 1)
+    monkeypatch.setattr("bench.commands.gpu.cores", lambda: 1)
     monkeypatch.setattr("bench.run.run.loaded_source", lambda: COMMIT)
     monkeypatch.setattr(campaign, "loaded_source", lambda: COMMIT)
 

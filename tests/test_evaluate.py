@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bench import library, records
-from bench.board import ladder, pools, results, site
+from bench.board import results, site
 from bench.board.markdown import cost_table, overview_page, ranking_tables, task_page
 from bench.board.overview import make_board
 from bench.board.submissions import check_submission
@@ -233,9 +233,8 @@ def test_nothing_that_is_said_of_architectures_changes(preset):
     assert with_theirs.overviews == alone.overviews
     assert overview_page(with_theirs, tasks, True) == overview_page(alone, tasks, True)
     assert judge(CLAIMS, with_theirs.records) == judge(CLAIMS, alone.records)
-    trained = [record for record in with_theirs.records if not record.config.elsewhere]
-    assert ladder.make_ladders(trained) == ladder.make_ladders(ours)
-    assert pools.make_curves(trained) == pools.make_curves(ours)
+    assert with_theirs.ladders == alone.ladders != ()
+    assert with_theirs.pools == alone.pools
 
 
 def test_every_page_takes_it(mine, capsys):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from bench.board.glossary import NOT_REACHED
 from bench.board.ranking import Line, Ranking, Reference, Row
 from bench.text import number
 
-Table = Literal["ranking", "cost", "memory", "terminal", "site"]
+TABLES = ("ranking", "cost", "memory", "terminal", "site")
 NOT_MEASURED, UNKNOWN = "not measured", "unknown"
 
 
@@ -22,7 +22,7 @@ NOT_MEASURED, UNKNOWN = "not measured", "unknown"
 class Column:
     key: str
     title: str
-    tables: Collection[Table]
+    tables: Collection[str]  # of TABLES
     text: Callable[[Row], str]
     reference: Callable[[Reference], str] = lambda line: ""
     value: Callable[[Row], float | str | None] | None = None  # what the site sorts by
@@ -34,8 +34,9 @@ class Column:
         return self.text(line) if isinstance(line, Row) else self.reference(line)
 
 
-def columns(ranking: Ranking, table: Table | None = None) -> list[Column]:
+def columns(ranking: Ranking, table: str | None = None) -> list[Column]:
     """Those of one table of a ranking; without a table, all."""
+    assert table is None or table in TABLES
     return [column for column in _all(ranking) if table is None or table in column.tables]
 
 

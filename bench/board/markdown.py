@@ -8,8 +8,10 @@ from tabulate import tabulate
 
 from bench.board.columns import Column, columns, optional
 from bench.board.glossary import GUESSING, NOT_REACHED, RECIPE_SEEDS, SHAKY, UNRANKED, explain
+from bench.board.groups import TASK as TRACKED
 from bench.board.groups import Cell as GroupCell
-from bench.board.groups import Tracking, make_trackings
+from bench.board.groups import Tracking
+from bench.board.ladder import TASK as LADDER_TASK
 from bench.board.overview import (
     FLOORS,
     PRIMITIVES,
@@ -84,7 +86,10 @@ def pages(board: Board, name: str, published: bool, figures: Collection[str] = (
     for ranking in board.rankings:
         tasks.setdefault(ranking.task, []).append(ranking)
     found = {name: overview_page(board, list(tasks), published)}
-    return found | {f"{task}.md": task_page(task, rankings, name, figures) for task, rankings in tasks.items()}
+    for task, rankings in tasks.items():
+        trackings = board.trackings if task == TRACKED else ()
+        found[f"{task}.md"] = task_page(task, rankings, name, figures, trackings)
+    return found
 
 
 def overview_page(board: Board, tasks: Sequence[str], published: bool) -> str:
@@ -217,13 +222,19 @@ def _primitives(overview: Overview) -> str:
     return f"<details>{summary}\n\n{WORDS}\n\n{content}\n\n</details>"
 
 
-def task_page(task: str, rankings: Sequence[Ranking], overview: str, figures: Collection[str] = ()) -> str:
+def task_page(
+    task: str,
+    rankings: Sequence[Ranking],
+    overview: str,
+    figures: Collection[str] = (),
+    trackings: Sequence[Tracking] = (),
+) -> str:
     parts = [f"# {plain(task)}", GENERATED, f"[All tasks]({overview})."]
-    own = {f"pool-{task}": POOL, **({"ladder": LADDER} if task == "recall-64" else {})}
+    own = {f"pool-{task}": POOL, **({"ladder": LADDER} if task == LADDER_TASK else {})}
     for name, caption in own.items():
         if f"{name}.svg" in figures:
             parts += [_picture(name, caption), caption]
-    parts += [part for tracking in make_trackings(rankings) for part in tracking_table(tracking)]
+    parts += [part for tracking in trackings for part in tracking_table(tracking)]
     for ranking in rankings:
         parts.append(f"## {plain(ranking.group)}")
         if ranking.rows:

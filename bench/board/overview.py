@@ -9,6 +9,9 @@ from itertools import product
 from statistics import mean
 from typing import NamedTuple
 
+from bench.board.groups import Tracking, make_trackings
+from bench.board.ladder import Ladder, make_ladders
+from bench.board.pools import Curves, make_curves
 from bench.board.ranking import Ranking, Row, Track
 from bench.board.rows import make_rankings
 from bench.board.shares import HELD, LONGER, PARTLY, SEEDS, seeds_agree, settled, share_of_baseline, word
@@ -147,6 +150,9 @@ class Board:
     reported: tuple[RunRecord, ...]
     rankings: tuple[Ranking, ...]
     overviews: tuple[Overview, ...]  # the headline track first
+    trackings: tuple[Tracking, ...]
+    ladders: tuple[Ladder, ...]
+    pools: tuple[Curves, ...]
 
     @property
     def headline(self) -> Overview | None:
@@ -155,7 +161,15 @@ class Board:
 
 def make_board(records: Sequence[RunRecord], reported: Sequence[RunRecord] = ()) -> Board:
     rankings = tuple(make_rankings(records, reported))
-    return Board(tuple(records), tuple(reported), rankings, tuple(make_overviews(rankings)))
+    return Board(
+        records=tuple(records),
+        reported=tuple(reported),
+        rankings=rankings,
+        overviews=tuple(make_overviews(rankings)),
+        trackings=tuple(make_trackings(rankings)),
+        ladders=tuple(make_ladders(rankings)),
+        pools=tuple(make_curves(rankings)),
+    )
 
 
 def make_overviews(rankings: Sequence[Ranking]) -> list[Overview]:

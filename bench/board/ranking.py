@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import fmean, mean
 from typing import NamedTuple
 
 from bench.board.glossary import GUESSING, RECIPE_SEEDS, UNRANKED
@@ -100,7 +100,7 @@ class Row:
     settings: tuple[str, ...]  # those that are not the preset's, as key=value
     records: tuple[RunRecord, ...]
     scores: Scores
-    interval: tuple[float, float] | None  # of the MAE over seeds; None for a single seed
+    interval: tuple[float, float] | None  # of the error that ranks, over seeds; None for a single seed
     memory: EffectiveMemory | None  # where the task has window references
     is_preset_default: bool  # every setting is the preset's, or was chosen by the search
     is_self_reported: bool
@@ -190,7 +190,7 @@ class Row:
     def curve(self, name: str) -> list[float]:
         """A curve by position up to that horizon, its mean over seeds."""
         curves = [(record.by_position[str(self.reach)] or {})[name] for record in self.records]
-        return [mean(at_k) for at_k in zip(*curves, strict=True)]
+        return [fmean(at_k) for at_k in zip(*curves, strict=True)]
 
     @property
     def error_curve(self) -> list[float]:

@@ -25,7 +25,7 @@ from bench import VERSION, reports
 from bench.board.columns import columns
 from bench.board.glossary import GLOSSARY, GUESSING, RECIPE_SEEDS, UNRANKED, explain
 from bench.board.overview import PRIMITIVES, WORDS, Board, Overview, Verdict
-from bench.board.palette import HIGH, HUES, LOW, RAMP, order_archs
+from bench.board.palette import HIGH, HUES, INKS, LOW, RAMP, SHAPES, order_archs
 from bench.board.ranking import Group, Ranking, Reference, Row, Scores
 from bench.board.reproduce import commands
 from bench.board.rows import group_of
@@ -54,6 +54,7 @@ def write(
     shared = {
         "archs": order_archs(record.config.label for record in everyone),
         "hues": HUES,
+        "shapes": list(SHAPES.values()),
         "ramp": RAMP,
         "ends": [LOW, HIGH],
     }
@@ -70,7 +71,7 @@ def write(
     for folder in (out, out / "runs", out / "assets"):
         prepare_folder(folder, "--html")
     for name in ASSETS:
-        write_whole(out / "assets" / name, _asset(name))
+        write_whole(out / "assets" / name, (_colours() if name == "page.css" else b"") + _asset(name))
     for name, page in pages.items():
         write_whole(out / "runs" / name, page.encode())
     write_whole(out / "index.html", text.encode())
@@ -86,6 +87,16 @@ def prepare(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()) and not ours:
         raise BadInput(f"{out} holds other files: name an empty folder, or one that --html has made")
     prepare_folder(out, "--html")
+
+
+def _colours() -> bytes:
+    """The inks as variables of the style sheet, by the name that it uses."""
+    names = {"back": "card", "page": "back"}
+    light, dark = (
+        " ".join(f"--{names.get(name, name)}: {ink};" for name, ink in INKS[theme].items())
+        for theme in ("light", "dark")
+    )
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n".encode()
 
 
 def _asset(name: str) -> bytes:
@@ -135,7 +146,7 @@ def site_data(
 
 def _bayes(board: Board, found: Mapping[str, reports.Found]) -> list[dict[str, Any]]:
     """One row for each run whose report has these tests: by test, its number, the null, its spread, and z."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     sent = {record.id for record in board.reported}
     for record in (*board.records, *board.reported):
         report = found[record.id].report if record.id in found else None

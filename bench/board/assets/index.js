@@ -120,7 +120,7 @@ function ranking(group, set) {
         ? el("td", { class: "strip" }, labels.map(([name, x]) => el("span", { style: `left:${x}%`, class: name.startsWith("window") ? "window" : null }, short(name))))
         : el("td", {})))))) : null,
     el("p", { class: "references" }, references.map(({ name, error }) => el("span", {}, el("b", {}, short(name)), ` ${name} ${bits(error)}`))),
-    el("p", { class: "references" }, DATA.marks.ranking),
+    el("p", { class: "machine" }, DATA.marks.ranking),
     group.failed.map((run) => el("p", { class: "failed" }, el("b", {}, "failed"), ` ${run.arch}, seed ${run.seed}: ${run.error} `, el("a", { href: `runs/${run.id}.html` }, "its page"))));
 }
 
