@@ -1,4 +1,4 @@
-"""The command line: its options. The commands themselves are in bench.commands, which takes seconds to import."""
+"""The command line: its options. The commands themselves are in bench.commands: most take seconds to import."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.runs = options.runs or [RESULTS]  # argparse would add the given folders to a default
         if getattr(options, "fresh", False):
             repeat = "the same command without --fresh"  # --fresh would delete what was saved
-        from bench import commands  # imports torch, which --help and a misspelt option need not wait for
+        from bench import commands  # the command's module imports torch, which --help need not wait for
 
-        return commands.COMMANDS[options.command](options, console)
+        return commands.call(options, console)
     except BadInput as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

@@ -17,8 +17,10 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -149,11 +151,11 @@ class RunConfig:
     @property
     def label(self) -> str:
         """The architecture's name in tables: an external one is marked, with the first digits of its hash."""
-        return _mark(self.arch, self.arch_source)
+        return mark_external(self.arch, self.arch_source)
 
     @property
     def task_label(self) -> str:
-        return _mark(self.task, self.task_source)
+        return mark_external(self.task, self.task_source)
 
     def missing_code(self) -> str | None:
         """Why code of this config is not at hand: external code, which the user names, or a library.
@@ -200,7 +202,7 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values. Later fields are left out at their defaults, so that they change no older id."""
-        values = {**asdict(self), "horizons": list(self.horizons)}
+        values = {**vars(self), "horizons": list(self.horizons)}
         if self.elsewhere:
             return {k: v for k, v in values.items() if k not in UNKNOWN}
         return {k: v for k, v in values.items() if k not in LATER_DEFAULTS or v != LATER_DEFAULTS[k]}
@@ -222,7 +224,7 @@ class RunConfig:
         return f"models/{code.name}" if code.stat().st_mtime > than.stat().st_mtime else None
 
 
-def _mark(name: str, source: str) -> str:
+def mark_external(name: str, source: str) -> str:
     return f"{name} (external {source[7:15]})" if source else name
 
 
@@ -273,10 +275,15 @@ def draft(preset: str, arch: str, task: str, seed: int, device: str, overrides: 
     return replace(config, attention=pick_attention(device, asked, head_width, max(config.lengths(), default=0))[0])
 
 
-def task_parameters(task: str) -> dict[str, Any]:
+def task_parameters(task: str) -> Mapping[str, Any]:
     """What a task takes besides its horizon, with what it is if nobody says."""
+    return _parameters(TASKS[task])
+
+
+@cache
+def _parameters(task: Any) -> Mapping[str, Any]:
     own = {f.name for f in fields(RunConfig)}
-    return {f.name: f.default for f in fields(typing.cast(Any, TASKS[task])) if f.name not in own}
+    return MappingProxyType({f.name: f.default for f in fields(task) if f.name not in own})
 
 
 def law(config: RunConfig) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from pydantic_core import from_json
 from bench.config import UNKNOWN, RunConfig, explain
 from bench.registry import BadInput
 
-SCHEMA: Literal[1] = 1
+Schema = Literal[1]
+SCHEMA: Schema = 1
 CERTAIN = 1e-9  # bits: an entropy below is none
 REPORT = "report.json"  # of a run, in a folder of its own beside the record
 SELF_REPORTED = "self-reported"  # folder of records that others have sent
@@ -91,7 +92,7 @@ class Look:
 @dataclass(frozen=True)
 class RunRecord:
     __pydantic_config__: ClassVar = STRICT
-    schema: Literal[1]
+    schema: Schema
     id: str
     status: Literal["ok", "failed"]
     error: str | None
@@ -205,6 +206,8 @@ def parse(text: bytes | str) -> RunRecord:
 
 def _fill_unknown(text: bytes | str) -> bytes | str:
     """A model that was trained elsewhere has no settings of training; in memory every config has all its fields."""
+    if '"elsewhere"' not in text if isinstance(text, str) else b'"elsewhere"' not in text:
+        return text  # a record of ours leaves that field out, and need not be parsed twice
     try:
         tree = from_json(text)
     except ValueError:

@@ -23,12 +23,12 @@ shared_ranks   one more than the number of rows that are clearly better: whose b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
-from math import exp, log
+from math import cos, exp, log, pi, sin, tan
 from statistics import mean, stdev
 
 import numpy as np
-from scipy.special import stdtrit  # the quantile of Student's t, without the second that scipy.stats takes
 
 LEVEL = 0.95
 APART = 3.0  # a factor between two neighbouring seeds: of normal rows a few per cent have it with five seeds
@@ -58,8 +58,27 @@ def prediction_interval(errors: Sequence[float]) -> tuple[float, float] | None:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    reach = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2)) * stdev(values) / len(values) ** 0.5
+    reach = student(len(values) - 1) * stdev(values) / len(values) ** 0.5
     return mean(values) - reach, mean(values) + reach
+
+
+@cache
+def student(freedom: int) -> float:
+    """Student's t that holds LEVEL of all cases, for whole degrees of freedom; scipy would take a third of a second.
+
+    Abramowitz and Stegun 26.7.3 and 26.7.4, solved for the angle by bisection.
+    """
+    low, high = 0.0, pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        even = freedom % 2 == 0
+        term = total = 1.0 if even else cos(angle)
+        for k in range(2 if even else 3, freedom, 2):
+            term *= cos(angle) ** 2 * (k - 1) / k
+            total += term
+        share = sin(angle) * total if even else (angle + sin(angle) * total * (freedom > 1)) * 2 / pi
+        low, high = (angle, high) if share < LEVEL else (low, angle)
+    return float(freedom**0.5 * tan(low))
 
 
 def _around(errors: Sequence[float], share: float) -> tuple[float, float] | None:
@@ -67,7 +86,7 @@ def _around(errors: Sequence[float], share: float) -> tuple[float, float] | None
     if n < 2:
         return None
     logs = [log(max(error, LEAST)) for error in errors]
-    reach = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * stdev(logs) * share
+    reach = student(n - 1) * stdev(logs) * share
     return exp(mean(logs) - reach), exp(min(mean(logs) + reach, MOST))
 
 

@@ -34,11 +34,17 @@ from models.base import ARCHS, TOLERANCE, Embed, Geometry, assign_to_muon, count
 from tasks.base import Shape
 
 PREFIX = "hf:"
-TYPES: dict[str, Any] = json.loads((Path(__file__).parent / "hf_types.json").read_text())
 LONGEST = 4096  # positions that a base is built for, unless it learns a vector for each
 SECOND = ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size", "state_size")  # the second size to vary
 
 MARKS = ("pad_token_id", "bos_token_id", "eos_token_id")  # our tokens have no such meanings
+
+
+@cache
+def types() -> dict[str, Any]:
+    """The library's types that work, and why others do not."""
+    found: dict[str, Any] = json.loads((Path(__file__).parent / "hf_types.json").read_text())
+    return found
 
 
 class Size(NamedTuple):
@@ -199,9 +205,10 @@ def solve_size(kind: str, shape: Shape, params: int, geometry: Geometry) -> Size
 
 def find(kind: str) -> str:
     """The registered name of hf:KIND, or why there is none."""
-    if kind in TYPES["refused"]:
-        raise BadInput(f"{PREFIX}{kind} does not work here: {TYPES['refused'][kind]}")
-    if kind not in (works := [*TYPES["works"], *TYPES["larger"]]):
+    known = types()
+    if kind in known["refused"]:
+        raise BadInput(f"{PREFIX}{kind} does not work here: {known['refused'][kind]}")
+    if kind not in (works := [*known["works"], *known["larger"]]):
         raise unknown("causal type of the transformers library", kind, works)
     return name_of(kind)
 
@@ -217,7 +224,7 @@ def name_of(kind: str) -> str:
     return f"hf-{kind.replace('_', '-')}"
 
 
-for each in (*TYPES["works"], *TYPES["larger"]):
+for each in (*types()["works"], *types()["larger"]):
     ARCHS.add(name_of(each), extra="hf", fixed_block=True, note=f"{each} of the transformers library")(
         partial(build, kind=each)
     )

@@ -37,7 +37,6 @@ from torch import Tensor
 from tasks.base import LARGEST, TASKS, Batch, Shape, Variant, require
 from tasks.pool import require_prior
 
-RELAXATIONS = (2.0, 8.0, 32.0)  # the rungs of hmm-sticky
 LOG_FLOOR = -10.0  # log p enters a network: e^-10 is as good as impossible, and a finite number
 
 
@@ -172,7 +171,7 @@ class HMM:
 )
 @dataclass(frozen=True)
 class StickyHMM(HMM):
-    relaxation: float = 32.0  # in steps; the ladder is RELAXATIONS
+    relaxation: float = 32.0  # in steps
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.board.markdown import cost_table, overview_page, pages, ranking_table, task_page
-from bench.board.overview import HELD, PARTLY, make_board
+from bench.board.markdown import cost_table, overview_page, pages, ranking_tables, task_page
+from bench.board.overview import make_board
 from bench.board.rows import group_seeds, make_rankings
+from bench.board.shares import HELD, PARTLY
 from bench.presets import PRESETS
 from bench.records import Memory, parse, read_all
 from bench.text import plain
@@ -34,6 +35,10 @@ def cells(text):
     first = re.search(r"^\|.*?(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL)[0]
     header, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in first.splitlines()]
     return header, {row[header.index("architecture")]: dict(zip(header, row, strict=True)) for row in rows}
+
+
+def ranking_table(found):
+    return ranking_tables(found)[0]
 
 
 def page(*records):
@@ -70,6 +75,15 @@ def test_an_interval_comes_from_seeds_and_only_from_seeds():
     assert re.fullmatch(r"0\.1100 \[0\.\d{4}, 0\.\d{4}\]", rows["transformer"]["MAE K=20"])
     assert "[" not in rows["mlp"]["MAE K=20"] + rows["*uniform*"]["MAE K=20"]
     assert [row.interval is None for row in both.rows] == [False, True]
+
+
+def test_effective_memories_are_a_short_table_of_the_rows_that_compare():
+    made = [make_record(task="hmm", error=0.3), make_record("gru", "hmm", error=0.1, steps=999)]
+    text = task_page("hmm", [ranking(*made)], "README.md").split("Effective memory")[1]
+    header, rows = cells(text)
+    assert header == ["architecture", "memory"]
+    assert rows.keys() == {"transformer"}
+    assert rows["transformer"]["memory"] == str(ranking(*made).rows[1].memory)
 
 
 def test_an_unreadable_horizon_is_not_a_number():
@@ -128,8 +142,8 @@ def test_a_second_table_says_what_each_row_cost():
     found = ranking(first, make_record("mlp", error=0.2, tuning=SEARCH))
     _, rows = cells(cost_table(found))
     assert rows["transformer"]["lr"] == "0.02"
-    assert rows["mlp"]["lr"] == "0.02"
-    assert [rows[arch]["search: runs, FLOPs"] for arch in ("mlp", "transformer")] == ["4, 2.40e+13", ""]
+    assert rows["mlp tuned"]["lr"] == "0.02"
+    assert [rows[arch]["search: runs, FLOPs"] for arch in ("mlp tuned", "transformer")] == ["4, 2.40e+13", ""]
     assert rows["transformer"]["parameters"] == f"{first.parameters:,}"
     assert rows["transformer"]["state"] == f"{first.state_bytes:,}"
     assert rows["transformer"]["steps x batch"] == "12 x 16"
@@ -142,19 +156,25 @@ def test_a_second_table_says_what_each_row_cost():
 def test_tuned_and_untuned_runs_of_one_architecture_are_told_apart():
     both = ranking(make_record("mlp", error=0.1), make_record("mlp", error=0.2, tuning=SEARCH))
     assert [row.name for row in both.rows] == ["mlp", "mlp tuned"]
+    alone = ranking(make_record("lstm", error=0.2, tuning=SEARCH))
+    assert [row.settings for row in alone.rows] == [("tuned",)]  # whatever the others are
 
 
 def test_recipe_seeds_are_shown_and_never_ranked():
     old = [make_record(arch, seed=seed, error=e) for arch, e in (("mlp", 0.1), ("gru", 0.3)) for seed in (0, 1)]
     alone = ranking(*old)
-    assert {row.name: row.place for row in alone.rows} == {"mlp recipe seeds": "†", "gru recipe seeds": "†"}
+    assert {row.name: row.place for row in alone.rows} == {"mlp°": "†", "gru°": "†"}
     assert alone.why_unranked.startswith("Not ranked yet: every row has recipe seeds")
     board = make_board(old)
     assert alone.why_unranked in pages(board, "README.md", published=False)["bijection.md"]
     assert board.headline.best("bijection") is None
     assert board.headline.verdicts["mlp"]["accumulation"].word == "not measured"
     both = ranking(*old, *make_records("mlp", [0.9, 0.9]))
-    assert {row.name: row.rank for row in both.rows} == {"mlp recipe seeds": None, "gru recipe seeds": None, "mlp": 1}
+    ranked, said, others = ranking_tables(both)
+    assert [name for name in cells(ranked)[1] if "*" not in name] == ["mlp"]
+    assert "not ranked (†)" in said
+    assert {name: row["seeds"] for name, row in cells(others)[1].items()} == {"mlp": "2°", "gru": "2°"}
+    assert {row.name: row.rank for row in both.rows} == {"mlp°": None, "gru°": None, "mlp": 1}
     assert both.why_unranked == ""
     others = [make_record(arch, seed=seed, steps=999) for arch in ("mlp", "gru") for seed in (0, 1)]
     assert [row.rank for row in ranking(*others).rows] == [None, None]  # nor among themselves
@@ -204,7 +224,7 @@ def test_the_rank_by_kl_is_shown_where_the_means_order_two_rows_differently():
 
 def test_other_task_parameters_are_another_table():
     made = [make_record(), make_record(size=30), make_record(horizon=10)]
-    names = [found.group.task for found in make_rankings(made)]
+    names = [found.group.label for found in make_rankings(made)]
     assert names == ["bijection", "bijection horizon=10", "bijection size=30"]
     assert [overview.tasks for overview in make_board(made).overviews] == [("bijection",)]  # the preset's own
 
@@ -213,7 +233,7 @@ def test_a_task_parameter_that_a_record_leaves_out_is_the_tasks_own_not_the_pres
     with_bos = make_record("mlp", "bernoulli")
     assert with_bos.config.task_params == {"bos": True}
     without = change(with_bos, task_params={})
-    assert [found.group.task for found in make_rankings([with_bos, without])] == ["bernoulli", "bernoulli bos=False"]
+    assert [found.group.label for found in make_rankings([with_bos, without])] == ["bernoulli", "bernoulli bos=False"]
 
 
 def test_a_memory_is_read_off_the_windows_of_all_seeds():
@@ -320,11 +340,11 @@ def test_a_primitive_is_as_strong_as_its_weakest_task_and_held_if_all_were_measu
     assert others == {"not measured"}
     text = page(*made, *sticky)
     assert (
-        "- **transport** (a belief moves with a hidden state; hmm, hmm-sticky). "
-        "Below 5%: transformer on hmm (4.5%: 0.0450 [0.0450, 0.0450], 5 seeds); "
-        "below 50%: mlp on hmm (45.0%: 0.4500 [0.4500, 0.4500], 5 seeds); "
-        "above: mlp-pointwise on hmm (100.0%: 1.0000 [1.0000, 1.0000], 5 seeds). "
-        "Settled: held by transformer; partly by mlp; not by mlp-pointwise.\n"
+        "- **Transport** (a belief moves with a hidden state). 3 architectures were compared on hmm and hmm-sticky. "
+        "transformer is below 5% of guessing on every task (on hmm, 4.5%: 0.0450 [0.0450, 0.0450], 5 seeds). "
+        "mlp is below 50% of guessing on every task (on hmm, 45.0%: 0.4500 [0.4500, 0.4500], 5 seeds). "
+        "mlp-pointwise is not below 50% of guessing (on hmm, 100.0%: 1.0000 [1.0000, 1.0000], 5 seeds). "
+        "Settled: held by transformer; partly held by mlp; not held by mlp-pointwise.\n"
     ) in text
     assert "| **held** (hmm 4.5%, hmm-sticky 1.0%) " in text
     gap = [record for record in sticky if record.config.arch == "mlp"]  # the others miss a task that the track has
@@ -362,11 +382,12 @@ def test_a_word_needs_five_seeds_both_metrics_and_a_longer_run():
 def test_a_primitive_that_was_run_in_part_is_said_to_be():
     hmm = make_records("transformer", [0.01] * 2, "hmm")
     line = (
-        "- **transport** (a belief moves with a hidden state; hmm; not run with the preset's settings: "
-        "hmm-sticky). Below 5%: transformer on hmm (1.0%: 0.0100 [0.0100, 0.0100], 2 seeds).\n"
+        "- **Transport** (a belief moves with a hidden state). 1 architecture was compared on hmm. transformer is "
+        "below 5% of guessing (on hmm, 1.0%: 0.0100 [0.0100, 0.0100], 2 seeds). No row with the preset's settings: "
+        "hmm-sticky.\n"
     )
     assert line in page(*hmm, *make_records("transformer", [0.01] * 2))
-    assert "**transport**" not in page(*hmm)  # one task says nothing of a primitive
+    assert "**Transport**" not in page(*hmm)  # one task says nothing of a primitive
 
 
 def test_a_sentence_counts_architectures_and_names_the_row_nearest_to_the_limit():
@@ -375,11 +396,49 @@ def test_a_sentence_counts_architectures_and_names_the_row_nearest_to_the_limit(
     made = [record for arch, error in errors.items() for record in make_records(arch, [error] * 2, "hmm")]
     text = page(*made, make_record("gru", error=0.001), make_record("mlp", error=0.1), make_record("lstm", error=0.2))
     assert (
-        "Below 5%: 6 of 8 architectures, up to gated-deltanet on hmm (4.0%: 0.0400 [0.0400, 0.0400], 2 seeds); "
-        "above: mlp, mlp-pointwise, from mlp-pointwise on hmm (70.0%: 0.7000 [0.7000, 0.7000], 2 seeds).\n"
+        "6 of them are below 5% of guessing (closest to that limit: gated-deltanet on hmm, 4.0%: 0.0400 [0.0400, "
+        "0.0400], 2 seeds). mlp and mlp-pointwise are not below 50% of guessing (closest to that limit: mlp-pointwise "
+        "on hmm, 70.0%: 0.7000 [0.7000, 0.7000], 2 seeds)."
     ) in text
-    assert "- **Least error** most often: gru, on 1 of 2 tasks (bijection); on bijection 0.0010, 1 seed.\n" in text
     assert len(re.findall(r"^- \*\*", text, re.MULTILINE)) <= 5
+
+
+def test_an_architecture_that_misses_a_task_is_not_put_beside_those_that_have_it():
+    """Its weakest task may be the one that it misses."""
+    both = [record for task in ("hmm", "hmm-sticky") for record in make_records("transformer", [0.2] * 2, task)]
+    one = make_records("mlp", [0.01] * 2, "hmm")
+    (overview,) = make_board([*both, *one]).overviews
+    found = overview.comparison("transport")
+    assert (found.tasks, found.left_out) == (("hmm", "hmm-sticky"), 1)
+    assert [(standing.word, standing.archs) for standing in found.standings] == [("partly", ("transformer",))]
+    assert "1 other was compared on fewer of these tasks." in page(*both, *one)
+    others = make_records("mlp", [0.01] * 2, "hmm-sticky", steps=999)  # a row that does not compare closes no gap
+    assert make_board([*both, *one, *others]).overviews[0].comparison("transport").left_out == 1
+    apart = make_board([*make_records("mlp", [0.1] * 2, "hmm"), *make_records("lstm", [0.1] * 2, "hmm-sticky")])
+    assert apart.overviews[0].comparison("transport") is None
+
+
+def test_the_best_rows_are_all_that_have_rank_1_most_often():
+    def winners(errors):
+        made = [record for (arch, task), each in errors.items() for record in make_records(arch, each, task)]
+        (overview,) = make_board(made).overviews
+        found = overview.winners()
+        return found and found.tasks, page(*made)
+
+    tie = {("gru", "bijection"): [0.1] * 2, ("gru", "hmm"): [0.1] * 2, ("gru", "recall"): [0.9] * 2,
+           ("lstm", "bijection"): [0.9] * 2, ("lstm", "hmm"): [0.1] * 2, ("lstm", "recall"): [0.1] * 2}  # fmt: skip
+    found, text = winners(tie)
+    assert found == {"gru": ("bijection", "hmm"), "lstm": ("hmm", "recall")}
+    assert (
+        "- **Best rows.** Rank 1 on most tasks, 2 of 3 each: gru on bijection and hmm (bijection: 0.1000 [0.1000, "
+        "0.1000], 2 seeds); lstm on hmm and recall (hmm: 0.1000 [0.1000, 0.1000], 2 seeds). Rows of a single seed are "
+        "not counted.\n"
+    ) in text
+    assert winners({**tie, ("gru", "recall"): [0.1] * 2})[0] == {"gru": ("bijection", "hmm", "recall")}
+    once = {key: each for key, each in tie.items() if key[1] != "hmm"}
+    assert winners(once)[0] is None  # one task each says nothing
+    assert winners({key: each[:1] for key, each in tie.items()})[0] is None
+    assert "Best rows" not in winners(once)[1]
 
 
 def test_precisions_are_never_ranked_together():
@@ -495,10 +554,11 @@ def test_the_published_leaderboard_is_one_page_and_its_task_tables_are_narrow():
     board = make_board(read_all(ROOT / "leaderboard/runs")[0])
     found = pages(board, "README.md", published=True)
     assert len(found["README.md"].encode()) < 20_000
-    assert set(found) == {"README.md", *(f"{each.group.task.split()[0]}.md" for each in board.rankings)}
+    assert set(found) == {"README.md", *(f"{each.task}.md" for each in board.rankings)}
     for each in board.rankings:
         if each.rows:
-            assert len(cells(ranking_table(each))[0]) <= 8, each.group
+            tables = [text for text in ranking_tables(each) if text.startswith("|")]
+            assert all(len(cells(text)[0]) <= 8 for text in tables), each.group
             assert len(cells(cost_table(each))[0]) <= 9, each.group
 
 

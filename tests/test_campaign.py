@@ -24,7 +24,7 @@ def one_row(monkeypatch):
     """One architecture and one row, in this process, from a clean commit."""
     monkeypatch.setattr(campaign, "ROWS", (ROW,))
     monkeypatch.setattr(campaign.Campaign, "archs", lambda self: ["mlp-pointwise"])
-    monkeypatch.setattr("bench.commands.cores", lambda: 1)
+    monkeypatch.setattr("bench.commands.gpu.cores", lambda: 1)
     monkeypatch.setattr("bench.run.run.loaded_source", lambda: COMMIT)
     monkeypatch.setattr(campaign, "loaded_source", lambda: COMMIT)
 
@@ -201,7 +201,7 @@ def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, words, told):
 
 
 def test_a_gpu_that_cannot_be_used_is_one_line_of_options_that_exist(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("bench.commands.gpu_problem", lambda: "CUDA does not start: reason")
+    monkeypatch.setattr("bench.commands.gpu.gpu_problem", lambda: "CUDA does not start: reason")
     assert main(["gpu", "--out", str(tmp_path / "gpu")]) == 2
     told = "bench: CUDA does not start: reason. Try the command on the CPU with --rehearse\n"
     assert capsys.readouterr().err == told

@@ -530,8 +530,9 @@ def test_diversity_compares_the_two_exact_answers_at_the_ends_of_the_curve(dista
         k = str(made.config.horizon)
         kls = {"all": to_pool, "inside-full": to_full, "outside-pool": to_pool, "outside-full": to_full}
         errors = {part: {**made.metrics[k]["all"], "kl": kl} for part, kl in kls.items()}
-        known = {**made.references[k], "pool prior": errors}
-        return replace(made, metrics={**made.metrics, k: errors}, references={**made.references, k: known})
+        usual = {name: dict.fromkeys(errors, scored["all"]) for name, scored in made.references[k].items()}
+        known = {**usual, "pool prior": errors}
+        return replace(made, metrics={k: errors}, references={k: known})
 
     judged = claim.judge(evidence(*(run(pool, *pair) for pool, pair in distances.items())))
     assert judged.verdict == verdict

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import commands, records
+from bench import records
 from bench.cli import main
+from bench.commands import pages
 from bench.device import pick_device
 from bench.engine.tune import MOST_RATES
 from bench.presets import PRESETS
@@ -243,7 +244,7 @@ def test_preset_auto_is_paper_on_a_gpu_and_quick_without_one(bench, monkeypatch)
     """What the image runs without arguments; stopped before the first step."""
     seen = []
     monkeypatch.setattr("bench.engine.dispatch.run_all", lambda configs, *_: seen.append(configs) or [])
-    monkeypatch.setattr("bench.commands.require_compiler", lambda: None)
+    monkeypatch.setattr("bench.commands.run.require_compiler", lambda: None)
     assert "because the device is cpu" in bench("run", "--preset", "auto", "--device", "cpu", "--arch", "mlp")[1]
     for there, preset in ((True, "paper"), (False, "quick")):
         monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
@@ -364,14 +365,14 @@ def test_board_reads_each_record_once_and_judges_claims_once(bench, tmp_path, mo
     paths = store(tmp_path / "results", *(make_record(arch) for arch in ("mlp", "transformer")), make_record(seed=1))
     paths += store(tmp_path / "more", make_record(task="hmm"))
     read, judged = [], []
-    parse, judge = records.parse, commands.judge
+    parse, judge = records.parse, pages.judge
 
     def parsed(text):
         read.append(json.loads(text)["id"])
         return parse(text)
 
     monkeypatch.setattr(records, "parse", parsed)
-    monkeypatch.setattr(commands, "judge", lambda *rest: judged.append(rest) or judge(*rest))
+    monkeypatch.setattr(pages, "judge", lambda *rest: judged.append(rest) or judge(*rest))
     code, _, err = bench("board", "--runs", "results", "more", "--html", "site", "--csv", "a.csv", "--figures")
     assert (code, err) == (0, "")
     assert sorted(read) == sorted(path.stem for path in paths)
@@ -389,7 +390,7 @@ def test_all_stands_for_every_task_and_architecture(bench, monkeypatch):
 
 def test_reports_are_written_before_the_claims_that_are_read_from_them(bench, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("bench.commands.write_report", lambda *_: seen.append(files(tmp_path)) or 1)
+    monkeypatch.setattr("bench.commands.report.write_report", lambda *_: seen.append(files(tmp_path)) or 1)
     code, _, _ = bench(*ONE, "--report")
     assert code == 1  # a section failed
     assert [name for name in seen[0] if name.endswith(".md")] == []
@@ -398,8 +399,8 @@ def test_reports_are_written_before_the_claims_that_are_read_from_them(bench, tm
 
 def test_board_of_several_folders_counts_a_run_once_as_the_first_has_it(bench, tmp_path, monkeypatch):
     seen = []
-    judge = commands.judge
-    monkeypatch.setattr(commands, "judge", lambda claims, runs, told: seen.append(told) or judge(claims, runs, told))
+    judge = pages.judge
+    monkeypatch.setattr(pages, "judge", lambda claims, runs, told: seen.append(told) or judge(claims, runs, told))
     (mine,) = store(tmp_path / "mine", make_record("mlp", error=0.1234567))
     shared, other = store(tmp_path / "theirs", make_record("mlp", error=0.2), make_record("mlp", seed=1, error=0.3))
     for path, title in ((mine, "mine"), (shared, "theirs"), (other, "theirs")):
@@ -412,7 +413,7 @@ def test_board_of_several_folders_counts_a_run_once_as_the_first_has_it(bench, t
     assert "wrote mine/leaderboard.md and the pages beside it: 2 records" in out
     assert {run: report.title for run, report in seen[-1].items()} == {mine.stem: "mine", other.stem: "theirs"}
     assert files(tmp_path / "theirs") == theirs
-    both = commands.read_records([tmp_path / "mine", tmp_path / "theirs"]).records
+    both = pages.read_records([tmp_path / "mine", tmp_path / "theirs"]).records
     assert {record.id: record.error_bits for record in both} == {mine.stem: 0.1234567, other.stem: 0.3}
     assert bench("board", "--runs", "mine", "theirs", "--check")[0] == 0
     assert bench("board", "--runs", "theirs", "mine", "--check", "--out", "mine/leaderboard.md")[0] == 1

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.cli import make_parser
+from bench.registry import BadInput
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(sys.executable).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,6 +64,49 @@ def test_no_command_is_left_untested():
     made = {"make run", "make test", "make page"}  # below, and by whoever runs this
     made |= {"make gpu", "make gpu GPU=--rehearse"}  # the first needs a GPU
     assert all(c.startswith(("bench ", "docker ")) or c in made for c in COMMANDS)
+
+
+TEXTS = [*PAGES, ROOT / "leaderboard/RULES.md"]
+INLINE = sorted(
+    {
+        (page.name, " ".join(code.split()))
+        for page in TEXTS
+        for code in re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+    }
+)
+PARSER = make_parser()
+SUBCOMMANDS = next(action.choices for action in PARSER._actions if isinstance(action.choices, dict))
+OPTIONS = {option for sub in SUBCOMMANDS.values() for action in sub._actions for option in action.option_strings}
+
+
+@pytest.mark.parametrize(("page", "code"), [each for each in INLINE if each[1].startswith("bench ")])
+def test_every_command_within_a_sentence_can_be_parsed(page, code):
+    words = shlex.split(code)
+    if words[1] == "COMMAND":
+        assert words[2:] == ["--help"]
+        return
+    assert words[1] in SUBCOMMANDS, page
+    known = {option for action in SUBCOMMANDS[words[1]]._actions for option in action.option_strings}
+    assert {word for word in words if word.startswith("-")} <= known, page
+    try:
+        PARSER.parse_args(words[1:])
+        problem = ""
+    except BadInput as error:  # a sentence may leave out the run or the file
+        problem = str(error)
+    assert re.search("^$|arguments are required|expected (one|at least one) argument", problem), page
+
+
+@pytest.mark.parametrize(("page", "code"), [each for each in INLINE if each[1].startswith("make ")])
+def test_every_target_within_a_sentence_exists(page, code):
+    assert re.search(rf"^{code.split()[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), page
+
+
+@pytest.mark.parametrize(("page", "code"), [each for each in INLINE if each[1].startswith("--")])
+def test_every_option_within_a_sentence_exists(page, code):
+    """Of a command of ours; `docker` and `pip` have options of their own."""
+    others = {"--gpus", "--constraint"}
+    for option in re.findall(r"(?<!\S)--[a-z-]+", code):
+        assert option in OPTIONS | others, page
 
 
 @pytest.fixture(scope="module")

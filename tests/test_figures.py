@@ -3,11 +3,14 @@
 import re
 from pathlib import Path
 
-from bench.board.figures import draw
+import pytest
+
+from bench.board.figures import draw, short
 from bench.board.overview import make_board
 from bench.board.palette import INKS
 from bench.records import read_all
 from models.base import ARCHS
+from tasks.base import TASKS as ALL_TASKS
 from tests.fixtures import fail, make_record, make_records
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,11 +61,26 @@ def test_a_cell_of_the_heat_map_has_the_error_as_its_number():
     drawn = figures(*made)
     for _, suffix in THEMES:
         said = words(drawn[f"heatmap{suffix}.svg"])
-        numbers = [text for text in said if re.match(r"[\d.e-]+†?$", text)]
-        assert sorted(numbers) == ["0.2000", "0.7500", "1.2e-04†"]
+        numbers = [text for text in said if re.match(r"[\d.]+(e-\d+)?†?$", text)]
+        assert sorted(numbers) == ["0.2", "0.75", "1.2e-4†"]
         assert {"transformer", "mlp", "bijection", "hmm"} <= set(said)
-        assert any("†: other settings" in text for text in said)
+        assert any("†: not ranked" in text for text in said)
     assert not any("†" in text for text in words(figures(*suite())["heatmap.svg"]))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.8454, "1.8"), (0.0201, "0.02"), (0.001, "0.001"), (0.0004, "4e-4"), (0.00013, "1.3e-4"), (2e-12, "0")],
+)
+def test_numbers_in_cells_have_two_digits(value, text):
+    assert short(value) == text
+
+
+def test_letters_do_not_shrink_with_the_number_of_tasks():
+    """At 830 pixels, the width of a README, the letters of ten tasks are those of a page or larger."""
+    made = [make_record("transformer", task) for task in ALL_TASKS.names()[:10]]
+    width = float(re.search(r'<svg [^>]*width="([\d.]+)pt"', figures(*made)["heatmap.svg"])[1])
+    assert 9.5 * 830 / width >= 12
 
 
 def test_a_cell_is_outlined_where_seeds_disagree_or_are_one():

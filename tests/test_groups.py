@@ -29,8 +29,8 @@ def test_each_group_is_a_column_and_each_cell_the_mean_over_seeds():
     (tracking,) = make_trackings(make_rankings([*made, tracked("mlp", "s5", 0.5)]))
     assert (tracking.groups, tracking.horizons) == (("s3", "s5"), (20, 30, 50))
     assert tracking.archs == ("lstm", "mlp")  # two groups before one
-    assert tracking.cells["lstm", "s5"] == Cell(0.2, (0.4, 0.8), 2, True)
-    assert tracking.cells["mlp", "s5"] == Cell(0.5, (None, None), 1, True)  # it reads no further than trained
+    assert tracking.cells["lstm", "s5"] == Cell(0.2, (0.4, 0.8), True, True)
+    assert tracking.cells["mlp", "s5"] == Cell(0.5, (None, None), False, True)  # it reads no further than trained
     assert tracking.uniform == {"s3": 2.0, "s5": 2.0}
 
 

@@ -5,9 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from bench.board.ladder import Rung, draw, make_ladders
+from bench.board import figures, ladder
+from bench.board.ladder import Rung
+from bench.board.overview import make_board
+from bench.board.rows import make_rankings
 from bench.config import compose
 from bench.run.run import run_one, state_bytes
+
+
+def make_ladders(records):
+    return ladder.make_ladders(make_rankings(records))
+
+
+def draw(records):
+    return {name: image for name, image in figures.draw(make_board(records)).items() if "ladder" in name}
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +41,9 @@ def climb(first):
 
 def test_a_rung_is_the_mean_over_its_seeds(climb):
     records = [climb("lstm", 4, 1.0, 0, 64), climb("lstm", 4, 3.0, 1, 64), climb("lstm", 16, 5.0, 0, 64)]
-    (ladder,) = make_ladders([*records, climb("transformer", 4, 0.5, 0, 999)])
-    assert ladder.rungs == (Rung("lstm", 4, 2.0, 64), Rung("lstm", 16, 5.0, 64), Rung("transformer", 4, 0.5, 999))
-    assert ladder.uniform_bits == pytest.approx(8.0)  # of 256 values
+    (found,) = make_ladders([*records, climb("transformer", 4, 0.5, 0, 999)])
+    assert found.rungs == (Rung("lstm", 4, 2.0, 64), Rung("lstm", 16, 5.0, 64), Rung("transformer", 4, 0.5, 999))
+    assert found.uniform_bits == pytest.approx(8.0)  # of 256 values
 
 
 def test_a_run_with_another_setting_or_a_failed_one_is_no_rung(climb, first):
@@ -46,7 +57,7 @@ def test_a_run_with_another_setting_or_a_failed_one_is_no_rung(climb, first):
 def test_the_track_with_most_rungs_is_drawn(climb):
     records = [climb("lstm", pairs, 1.0) for pairs in (4, 8)]
     sampled = [replace(r, config=replace(r.config, supervision="sampled")) for r in records[:1]]
-    assert [len(ladder.rungs) for ladder in make_ladders([*sampled, *records])] == [2, 1]
+    assert [len(each.rungs) for each in make_ladders([*sampled, *records])] == [2, 1]
 
 
 def test_the_figure_shows_every_rung_twice_and_is_the_same_each_time(climb):

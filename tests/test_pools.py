@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench.board import pools
+from bench.board.figures import draw
 from bench.board.markdown import pages
 from bench.board.overview import make_board
+from bench.board.pools import make_curves
+from bench.board.rows import make_rankings
 from tests.fixtures import change, make_record
 
 
@@ -30,7 +32,8 @@ def pooled(arch: str, pool: int, to_pool: float, to_full: float):
 
 def test_a_curve_has_a_point_for_each_pool_from_small_to_large():
     made = [pooled("mlp", pool, 0.01 * pool, 0.1 / pool) for pool in (8, 2, 4)]
-    (curves,) = pools.make_curves([*made, make_record("mlp", "bernoulli"), make_record("mlp")])
+    others = [make_record("mlp", "bernoulli"), make_record("mlp")]
+    (curves,) = make_curves(make_rankings([*made, *others]))
     points = curves.points["mlp", "laws of the pool"]
     assert [point.pool for point in points] == [2, 4, 8]
     assert points[0] == pytest.approx((2, 0.02, 0.05, 0.05))
@@ -40,19 +43,19 @@ def test_a_curve_has_a_point_for_each_pool_from_small_to_large():
 def test_a_point_is_one_row_and_not_a_mean_over_settings():
     made = [pooled("mlp", pool, 0.01 * pool, 0.1 / pool) for pool in (8, 2, 4)]
     others = [change(pooled("mlp", 4, 9.0, 9.0), steps=5), change(pooled("mlp", 4, 9.0, 9.0), steps=5, seed=1)]
-    (curves,) = pools.make_curves([*others, *made])
+    (curves,) = make_curves(make_rankings([*others, *made]))
     assert curves.points["mlp", "laws of the pool"][1].to_pool == pytest.approx(0.04)
 
 
 def test_two_pools_make_no_curve_and_no_figure():
     made = [pooled("mlp", pool, 0.1, 0.1) for pool in (2, 4)]
-    assert pools.make_curves(made) == []
-    assert pools.draw(made) == {}
+    assert make_curves(make_rankings(made)) == []
+    assert not [name for name in draw(make_board(made)) if "pool" in name]
 
 
 def test_the_page_of_a_task_shows_its_figure():
     made = [pooled("mlp", pool, 0.1, 0.1) for pool in (2, 4, 8)]
-    images = pools.draw(made)
+    images = {name: image for name, image in draw(make_board(made)).items() if "pool" in name}
     assert list(images) == ["pool-bernoulli.svg", "pool-bernoulli-dark.svg"]
     page = pages(make_board(made), "README.md", True, images)["bernoulli.md"]
     assert 'src="pool-bernoulli.svg"' in page

@@ -11,11 +11,12 @@ from statistics import mean
 
 import pytest
 
-from bench.board.glossary import GLOSSARY
-from bench.board.overview import HELD, PARTLY, PRIMITIVES, make_board, primitive_tasks
+from bench.board.glossary import GLOSSARY, MARKS
+from bench.board.overview import PRIMITIVES, make_board, primitive_tasks
 from bench.board.results import columns
+from bench.board.shares import HELD, PARTLY
 from bench.claims.published import CLAIMS
-from bench.presets import PRESETS
+from bench.presets import NEWER_BLOCK, PRESETS, SIZES
 from bench.records import read_all
 from bench.run.score import METRICS
 from bench.stats import APART, SLACK, paired_p
@@ -69,7 +70,7 @@ def row(board):
 
 
 def ranking(board, task, preset, supervision="posterior"):
-    return next(r for r in board.rankings if r.group == (task, preset, supervision, "cpu"))
+    return next(r for r in board.rankings if (r.group.label, *r.group.track) == (task, preset, supervision, "cpu"))
 
 
 def test_the_readmes_results_are_what_the_published_records_give():
@@ -94,6 +95,17 @@ def test_the_glossary_is_the_boards():
     assert header == ["term", "what it means"]
     assert {unescaped(term): unescaped(meaning) for term, meaning in body} == GLOSSARY
     assert len(body) == len(GLOSSARY) <= 25
+
+
+def test_every_mark_is_explained_by_its_constant():
+    _, body = tables(section(READING, "Marks"))[0]
+    explained = {mark: meaning for mark, _, meaning in body}
+    assert {mark: explained[mark] for mark in MARKS} == MARKS
+    pages = {name: (ROOT / "leaderboard" / name).read_text() for name in ("README.md", "hmm.md", "group.md")}
+    used = {"README.md": "†~", "hmm.md": "†°-", "group.md": "~"}
+    for name, marks in used.items():
+        for mark in marks:
+            assert f"{mark}: {MARKS[mark]}." in pages[name], (name, mark)
 
 
 def test_every_column_of_the_csv_is_documented_in_order():
@@ -188,6 +200,28 @@ def test_what_the_tables_cannot_show_is_true(board, row):
     )
     deep = {task for task in board.headline.tasks if PRESETS["quick"].values_for(task)["layers"] > 3}
     assert deep == {"group", "hmm", "hmm-sticky", "markov"}
+
+
+@pytest.mark.parametrize("page", ["docs/running.md", "docs/recipe.md"])
+def test_the_tasks_with_the_newer_block_are_those_of_the_presets(page):
+    says = " ".join((ROOT / page).read_text().split())
+    sentence = re.search(r"On `hmm` and [^.]+ do\.", says)[0]
+    stated = set()
+    for clause in sentence.split(";"):
+        listed = names([clause])
+        stated |= {(preset, task) for preset in listed if preset in PRESETS for task in listed if task in TASKS.names()}
+    assert stated == {
+        (name, task)
+        for name in SIZES
+        for task in TASKS.names()
+        if name != "smoke" and NEWER_BLOCK.items() <= PRESETS[name].values_for(task).items()
+    }
+
+
+def test_the_readmes_caption_names_every_baseline_of_its_heat_map(board):
+    caption = " ".join(README.split("</picture>")[1].split("\n\n")[1].split())
+    for baseline in set(board.headline.baselines.values()):
+        assert f"{baseline}'s" in caption
 
 
 def test_contributing_and_extending_list_the_same_files():

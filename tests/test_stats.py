@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import permutation_test, t
 
-from bench.stats import holm, interval, paired_p, prediction_interval, shared_ranks, two_groups
+from bench.stats import holm, interval, paired_p, prediction_interval, shared_ranks, student, two_groups
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -22,6 +22,11 @@ def test_a_prediction_interval_holds_one_more_seed_in_95_of_100_cases(n):
     errors = np.exp(np.random.default_rng(n).normal(-3.0, 0.5, size=(4000, n + 1)))
     bounds = np.array([prediction_interval(list(values)) for values in errors[:, 1:]])
     assert 0.94 < ((bounds[:, 0] <= errors[:, 0]) & (errors[:, 0] <= bounds[:, 1])).mean() < 0.96
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 8, 29, 100, 2047])
+def test_students_quantile_is_scipys(freedom):
+    assert student(freedom) == pytest.approx(t.ppf(0.975, freedom), rel=1e-9)
 
 
 def test_an_interval_of_errors_is_positive_and_one_seed_has_none():

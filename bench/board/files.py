@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from rich.console import Console
 
 from bench import records
 from bench.board import markdown, results, submissions
@@ -57,10 +61,9 @@ def compose_pages(board: Board, name: str, with_figures: bool = False) -> dict[s
     """The text of each file by its name: the leaderboard, a page for each task, and CSV and figures if asked for."""
     images: dict[str, str] = {}
     if with_figures:
-        from bench.board import figures, ladder, pools
+        from bench.board import figures  # matplotlib takes a third of a second
 
-        trained = [record for record in board.records if not record.config.elsewhere]
-        images = figures.draw(board) | ladder.draw(trained) | pools.draw(trained)
+        images = figures.draw(board)
     found = markdown.pages(board, name, with_figures, images) | images
     return found | {CSV: results.render(board)} if with_figures else found
 
@@ -75,3 +78,19 @@ def require_ours(path: Path) -> None:
         raise BadInput(f"cannot write {path}: {error.strerror}. Name another place with --out") from error
     if text and markdown.GENERATED not in text:
         raise BadInput(f"{path} is not a page of bench board: name another place with --out")
+
+
+def check(wanted: Mapping[Path, str], console: Console) -> list[Path]:
+    """The generated pages that are out of date; each difference is shown."""
+    return [path for path, text in wanted.items() if _differs(path, text, console)]
+
+
+def _differs(path: Path, text: str, console: Console) -> bool:
+    written = path.read_text() if path.exists() else ""
+    for line in difflib.unified_diff(written.splitlines(), text.splitlines(), str(path), "the records", lineterm=""):
+        print(line)
+    if written != text:
+        print(f"bench: {path} does not match the records", file=sys.stderr)
+    else:
+        console.print(f"{path} matches the records", highlight=False, soft_wrap=True)
+    return written != text

@@ -1,6 +1,21 @@
-"""The words of the tables, explained once: the site shows them, docs/reading.md repeats them."""
+"""The words and marks of the tables, explained once: pages and site show these texts, docs/reading.md repeats them."""
 
 from __future__ import annotations
+
+UNRANKED, RECIPE_SEEDS, SHAKY, GUESSING, NOT_REACHED = "†", "°", "~", "-", "n/a"
+MARKS = {
+    UNRANKED: "not ranked: other settings than the preset's, recipe seeds, one seed in every row, or trained elsewhere",
+    RECIPE_SEEDS: "recipe seeds (0 to 2), which were also used to choose the recipe, so the row is not ranked",
+    SHAKY: "one seed, or seeds that form two groups or disagree on whether the task is held",
+    GUESSING: "no better than guessing: the KL is not below the uniform predictor's",
+    NOT_REACHED: "the task has no such length, or the model cannot read it",
+}
+
+
+def explain(*marks: str) -> str:
+    """What these marks mean, in sentences."""
+    return " ".join(f"{mark}: {MARKS[mark]}." for mark in marks)
+
 
 GLOSSARY = {
     "posterior": "The exact distribution of the answer given what the model has read so far.",
@@ -15,10 +30,7 @@ GLOSSARY = {
     "to be better, not that the row is good.",
     "interval": "95 % interval over seeds, by Student's t on the logarithm of the error. One seed has none.",
     "p": "Paired sign-flip test against the ranked row above, on the seeds that both have.",
-    "†": "Not ranked: other settings than the rest of the table, recipe seeds beside fresh ones, or trained elsewhere.",
-    "-": "A row no better than guessing: its KL is not below the uniform predictor's.",
-    "~": "One seed, or seeds that form two groups or disagree on whether the task is held.",
-    "n/a": "The task has no such length, or the model cannot read it.",
+    **{mark: f"{text[0].upper()}{text[1:]}." for mark, text in MARKS.items()},
     "uniform": "The predictor that gives every class the same probability.",
     "best constant": "The fixed prediction with the least MAE. It is fitted to the evaluation data, so it is hard to "
     "beat on MAE.",
@@ -30,6 +42,5 @@ GLOSSARY = {
     "open": "A verdict on a primitive that MAE and KL, five seeds, and a run of five times the steps do not settle.",
     "primitive": "A kind of inference that some tasks isolate: accumulation, transport or binding.",
     "tuned": "Learning rate and block were searched for, on seeds that no table shows.",
-    "recipe seeds": "Seeds 0 to 2, which were also used to choose the recipe. New rows have seeds 10 and up.",
     "self-reported": "Sent in by others and not verified yet.",
 }

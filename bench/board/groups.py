@@ -15,6 +15,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from bench.board.ranking import Ranking, Row, Track
+from bench.board.shares import seeds_agree
 from tasks.group import GROUPS
 
 TASK = "group"
@@ -25,7 +26,7 @@ class Cell(NamedTuple):
 
     trained: float
     longer: tuple[float | None, ...]  # at the new positions of each longer horizon; None: the model does not reach
-    seeds: int
+    seeds_agree: bool
     compares: bool  # the preset's settings, so that rows may be compared
 
     @property
@@ -48,8 +49,8 @@ def make_trackings(rankings: Sequence[Ranking]) -> list[Tracking]:
     """One for each track and training horizon, that with most cells first."""
     found: dict[tuple[Track, tuple[int, ...]], dict[str, Ranking]] = defaultdict(dict)
     for ranking in rankings:
-        name, *unusual = ranking.group.task.split()
-        if name == TASK and ranking.rows and all(setting.startswith("group=") for setting in unusual):
+        unusual = {name for name, _ in ranking.group.unusual}
+        if ranking.task == TASK and ranking.rows and unusual <= {"group"}:
             group = ranking.rows[0].config.make_task().group  # type: ignore[attr-defined]
             found[ranking.group.track, (ranking.trained, *ranking.longer)][group] = ranking
     made = [_make_tracking(*key, members) for key, members in found.items()]
@@ -76,4 +77,4 @@ def _make_tracking(track: Track, horizons: tuple[int, ...], members: dict[str, R
 def _make_cell(row: Row, horizons: tuple[int, ...]) -> Cell:
     at = row.scores.longer
     longer = tuple(both[1] if (both := at[k]) else None for k in horizons[1:])
-    return Cell(row.scores.kl, longer, len(row.records), row.compares)
+    return Cell(row.scores.kl, longer, seeds_agree(row), row.compares)

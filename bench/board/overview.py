@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import product
 from statistics import mean
 from typing import NamedTuple
 
+from bench.board.groups import Tracking, make_trackings
+from bench.board.ladder import Ladder, make_ladders
+from bench.board.pools import Curves, make_curves
 from bench.board.ranking import Ranking, Row, Track
-from bench.board.rows import comparable_settings, make_rankings, mean_metric
+from bench.board.rows import make_rankings
+from bench.board.shares import HELD, LONGER, PARTLY, SEEDS, seeds_agree, settled, share_of_baseline, word
 from bench.presets import SIZES
-from bench.records import CERTAIN, RunRecord
+from bench.records import RunRecord
 from tasks.base import TASKS
 
-# A primitive is held on a task if the error is below this share of the best constant's and the KL below this share of
-# the uniform predictor's. Below the second share it is partly held.
-HELD, PARTLY = 0.05, 0.5
 PRIMITIVES = {  # with their meanings
     "accumulation": "evidence adds up",
     "transport": "a belief moves with a hidden state",
     "binding": "a stored value is found by its key",
 }
-SEEDS, LONGER = 5, 5  # a word needs so many seeds, and a run with so many times the steps, that all agree
 WORDS = (
     f"Held: the error is below {HELD:.0%} of the best constant's, and the KL below {HELD:.0%} of the uniform "
     f"predictor's, on every task of the primitive that the track has. Partly: below {PARTLY:.0%}. A task is settled if "
@@ -40,9 +41,12 @@ class Cell:
 
     row: Row
     share: float  # error over the best constant's, or KL over the uniform predictor's where answers are certain
-    shares: tuple[float, ...]  # by seed: that, or KL over the uniform predictor's, whichever is larger
-    words: frozenset[str] = frozenset()  # what MAE and KL of each seed would say, and those of a run with more steps
-    has_long_run: bool = False
+    settled: str | None  # the word on which all evidence agrees
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """By seed."""
+        return tuple(share_of_baseline([record]) for record in self.row.records)
 
     @property
     def share_of_baseline(self) -> float:
@@ -50,14 +54,7 @@ class Cell:
 
     @property
     def seeds_agree(self) -> bool:
-        """All seeds give the same word, and do not fall apart; a single seed cannot show that."""
-        return len(self.shares) > 1 and word(min(self.shares)) == word(max(self.shares)) and self.row.groups is None
-
-    @property
-    def settled(self) -> str | None:
-        """The word on which enough seeds, MAE and KL, and a run with more steps agree; else None."""
-        enough = len(self.shares) >= SEEDS and self.has_long_run
-        return next(iter(self.words)) if enough and len(self.words) == 1 else None
+        return seeds_agree(self.row)
 
 
 @dataclass(frozen=True)
@@ -70,13 +67,28 @@ class Verdict:
 
 
 class Standing(NamedTuple):
-    """The architectures on one side of a limit, and the row among them that is nearest to it."""
+    """Architectures with the same word, and the row among them that is nearest to the limit."""
 
     word: str  # held, partly or no: what their mean shares say
     archs: tuple[str, ...]
     task: str  # of that row: its architecture's weakest
     share: float
     row: Row
+
+
+class Comparison(NamedTuple):
+    """The architectures that were compared on the same tasks of a primitive: on all that the track has."""
+
+    tasks: tuple[str, ...]
+    standings: tuple[Standing, ...]  # held first
+    left_out: int  # architectures that were compared on some of these tasks only
+
+
+class Winners(NamedTuple):
+    """The architectures that have rank 1 on most tasks, with these tasks and one row of each."""
+
+    tasks: dict[str, tuple[str, ...]]  # by architecture
+    rows: dict[str, Row]  # by architecture, on the first of its tasks
 
 
 @dataclass(frozen=True)
@@ -96,28 +108,33 @@ class Overview:
         compared = {task for (_, task), cell in self.cells.items() if cell.row.compares}
         return [task for task in primitive_tasks(primitive) if task in compared]
 
-    def standings(self, primitive: str) -> list[Standing]:
-        """Architectures by what their weakest task says."""
-        found = []
+    def comparison(self, primitive: str) -> Comparison | None:
+        """Over the same tasks for all: an architecture that was run on fewer would only look better."""
+        tasks = self.measured(primitive)
+        verdicts = {arch: verdicts[primitive] for arch, verdicts in self.verdicts.items()}
+        compared = {arch: verdict for arch, verdict in verdicts.items() if verdict.shares}
+        complete = {arch: verdict for arch, verdict in compared.items() if len(verdict.shares) == len(tasks)}
+        standings = []
         for said in ("held", "partly", "no"):
-            verdicts = {arch: of[primitive] for arch, of in self.verdicts.items()}
-            here = {arch: v.shares for arch, v in verdicts.items() if v.shares and v.leaning == said}
+            here = {arch: verdict.shares for arch, verdict in complete.items() if verdict.leaning == said}
             if here:
                 nearest = min if said == "no" else max
                 share, arch, task = nearest(max((s, arch, task) for task, s in of.items()) for arch, of in here.items())
-                found.append(Standing(said, tuple(here), task, share, self.cells[arch, task].row))
-        return found
+                standings.append(Standing(said, tuple(here), task, share, self.cells[arch, task].row))
+        return Comparison(tuple(tasks), tuple(standings), len(compared) - len(complete)) if standings else None
 
-    def most_often_best(self) -> tuple[list[str], Row] | None:
-        """The tasks that the most frequent winner wins, and its row on the first of them."""
+    def winners(self) -> Winners | None:
+        """None where nobody has rank 1 on two tasks. A single seed wins nothing: it has no interval."""
         wins: dict[str, list[str]] = defaultdict(list)
-        for task in self.tasks:
-            if row := self.best(task):
-                wins[row.arch].append(task)
-        if not wins:
+        for arch, task in product(self.archs, self.tasks):
+            cell = self.cells.get((arch, task))
+            if cell and cell.row.rank == 1 and len(cell.row.records) > 1:
+                wins[arch].append(task)
+        most = max(map(len, wins.values()), default=0)
+        if most < 2:
             return None
-        arch = max(wins, key=lambda arch: len(wins[arch]))
-        return wins[arch], self.cells[arch, wins[arch][0]].row
+        tasks = {arch: tuple(of) for arch, of in wins.items() if len(of) == most}
+        return Winners(tasks, {arch: self.cells[arch, of[0]].row for arch, of in tasks.items()})
 
     def best(self, task: str) -> Row | None:
         """The row with the least error among those that compare, and know something."""
@@ -133,6 +150,9 @@ class Board:
     reported: tuple[RunRecord, ...]
     rankings: tuple[Ranking, ...]
     overviews: tuple[Overview, ...]  # the headline track first
+    trackings: tuple[Tracking, ...]
+    ladders: tuple[Ladder, ...]
+    pools: tuple[Curves, ...]
 
     @property
     def headline(self) -> Overview | None:
@@ -141,7 +161,15 @@ class Board:
 
 def make_board(records: Sequence[RunRecord], reported: Sequence[RunRecord] = ()) -> Board:
     rankings = tuple(make_rankings(records, reported))
-    return Board(tuple(records), tuple(reported), rankings, tuple(make_overviews(rankings)))
+    return Board(
+        records=tuple(records),
+        reported=tuple(reported),
+        rankings=rankings,
+        overviews=tuple(make_overviews(rankings)),
+        trackings=tuple(make_trackings(rankings)),
+        ladders=tuple(make_ladders(rankings)),
+        pools=tuple(make_curves(rankings)),
+    )
 
 
 def make_overviews(rankings: Sequence[Ranking]) -> list[Overview]:
@@ -162,11 +190,10 @@ def _make_overview(track: Track, rankings: list[Ranking]) -> Overview:
     cells: dict[tuple[str, str], Cell] = {}
     for ranking in rankings:
         for arch, row in ranking.one_row_each().items():
-            shares = tuple(share_of_baseline([record]) for record in row.records)
             others = [other for other in ranking.rows if other.arch == arch and not other.is_self_reported]
-            more = with_more_steps(row.records, [record for other in others for record in other.records])
-            words = frozenset(word(share) for record in (*row.records, *more) for share in baseline_shares([record]))
-            cells[arch, ranking.task] = Cell(row, row.scores.error / ranking.baseline, shares, words, bool(more))
+            evidence = [record for other in others for record in other.records]
+            share = row.scores.error / ranking.baseline
+            cells[arch, ranking.task] = Cell(row, share, settled(row.records, evidence))
     by_arch: dict[str, dict[str, Cell]] = defaultdict(dict)
     for (arch, task), cell in cells.items():
         by_arch[arch][task] = cell
@@ -184,17 +211,6 @@ def _make_overview(track: Track, rankings: list[Ranking]) -> Overview:
     )
 
 
-def with_more_steps(row: Sequence[RunRecord], records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Those of an architecture's records that had at least five times the steps of a row, and else its settings."""
-    first = row[0].config
-    return [
-        record
-        for record in records
-        if record.config.steps >= LONGER * first.steps
-        and comparable_settings(replace(record.config, steps=first.steps)) == comparable_settings(first)
-    ]
-
-
 def _floor(ranking: Ranking, name: str) -> float | None:
     """None for the best constant where answers are certain: that ranking has no such reference."""
     return None if name not in (reference.name for reference in ranking.references) else ranking.reference(name).error
@@ -205,36 +221,16 @@ def primitive_tasks(primitive: str) -> list[str]:
     return [task for task in ours if TASKS.facts(task).get("primitive") == primitive]
 
 
-def share_of_baseline(records: Sequence[RunRecord]) -> float:
-    """Error as a share of the baseline's, by the more severe of the two metrics."""
-    return max(baseline_shares(records))
-
-
-def baseline_shares(records: Sequence[RunRecord]) -> tuple[float, ...]:
-    """KL over the uniform predictor's; also MAE over the best constant's, unless answers are certain."""
-    trained = records[0].config.horizon
-    kl = mean_metric(records, trained, "kl") / mean_metric(records, trained, "kl", "uniform")
-    constant = mean_metric(records, trained, "entropy_mae", "best constant")
-    if constant < CERTAIN:  # it knows the entropy: answers are certain, or every sequence has the same law
-        return (kl,)
-    mae = mean_metric(records, trained, "entropy_mae") / constant
-    return kl, mae
-
-
-def word(share: float) -> str:
-    return "held" if share < HELD else "partly" if share < PARTLY else "no"
-
-
 def judge(tasks: Sequence[str], by_task: Mapping[str, Cell]) -> Verdict:
     """The verdict over these tasks, from rows with the preset's settings. With a task missing it is no or open."""
     cells = {task: by_task[task] for task in tasks if task in by_task and by_task[task].row.compares}
     shares = {task: cell.share_of_baseline for task, cell in cells.items()}
     leaning = word(max(shares.values(), default=0.0))
-    settled = [cell.settled for cell in cells.values()]
-    if "no" in settled:
+    words = [cell.settled for cell in cells.values()]
+    if "no" in words:
         return Verdict("no", leaning, shares)
     if not cells:
         return Verdict("not measured", leaning, shares)
-    if None in settled or len(cells) < len(tasks):
+    if None in words or len(cells) < len(tasks):
         return Verdict("open", leaning, shares)
-    return Verdict("partly" if "partly" in settled else "held", leaning, shares)
+    return Verdict("partly" if "partly" in words else "held", leaning, shares)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import fmean, mean
 from typing import NamedTuple
 
-from bench.config import UNKNOWN, RunConfig
+from bench.board.glossary import GUESSING, RECIPE_SEEDS, UNRANKED
+from bench.config import UNKNOWN, RunConfig, mark_external
 from bench.presets import PRESETS
 from bench.records import RunRecord
+from bench.run.references import EffectiveMemory
 from bench.stats import two_groups
 from bench.text import number, printable
 
@@ -37,22 +39,31 @@ class Track(NamedTuple):
 class Group(NamedTuple):
     """What may be ranked together."""
 
-    task: str  # with every parameter that is not its preset's, "hmm states=3", and marked if it is external
+    task: str
+    source: str  # the hash of its code if it is external
+    unusual: tuple[tuple[str, str], ...]  # names and values of the task's parameters that are not its preset's
     preset: str
     supervision: str
     device: str
 
     @property
     def track(self) -> Track:
-        return Track(*self[1:])
+        return Track(self.preset, self.supervision, self.device)
 
     @property
     def is_preset_task(self) -> bool:
         """Trained here, on a task with its preset's parameters. With others it is another task, named so."""
-        return self.preset in PRESETS and " " not in self.task and self.supervision != UNKNOWN["supervision"]
+        ours = not self.source and self.supervision != UNKNOWN["supervision"]
+        return ours and self.preset in PRESETS and not self.unusual
+
+    @property
+    def label(self) -> str:
+        """The task with every unusual parameter, "hmm states=3", and marked if it is external."""
+        unusual = (f"{name}={value}" for name, value in self.unusual)
+        return printable(" ".join([mark_external(self.task, self.source), *unusual]))
 
     def __str__(self) -> str:
-        return f"{self.task}: {self.track}"
+        return f"{self.label}: {self.track}"
 
 
 class Scores(NamedTuple):
@@ -81,16 +92,6 @@ class Scores(NamedTuple):
         return last[1] if last else None
 
 
-class Memory(NamedTuple):
-    """Effective memory: the window whose exact filter has the same KL."""
-
-    observations: float
-    bound: str = ""  # < or >, where no window that was scored has this KL
-
-    def __str__(self) -> str:
-        return f"{self.bound} {self.observations:g}" if self.bound else f"{self.observations:.1f}"
-
-
 @dataclass(frozen=True)
 class Row:
     """One architecture with one set of settings; its seeds are its records."""
@@ -99,11 +100,12 @@ class Row:
     settings: tuple[str, ...]  # those that are not the preset's, as key=value
     records: tuple[RunRecord, ...]
     scores: Scores
-    interval: tuple[float, float] | None  # of the MAE over seeds; None for a single seed
-    memory: Memory | None  # where the task has window references
+    interval: tuple[float, float] | None  # of the error that ranks, over seeds; None for a single seed
+    memory: EffectiveMemory | None  # where the task has window references
     is_preset_default: bool  # every setting is the preset's, or was chosen by the search
     is_self_reported: bool
     is_informed: bool  # its KL is below the uniform predictor's
+    has_recipe_seeds: bool = False  # seeds that were also used to choose the recipe
     compares: bool = False  # it has the preset's settings and fresh seeds, and is tuned if two such rows are
     rank: int | None = None
     kl_rank: int | None = None  # by the KL, where its mean orders this row and another one differently
@@ -111,7 +113,11 @@ class Row:
 
     @property
     def name(self) -> str:
-        return printable(" ".join([self.arch, *self.settings]))
+        return printable(" ".join([self.arch + self.sign, *self.settings]))
+
+    @property
+    def sign(self) -> str:
+        return RECIPE_SEEDS if self.has_recipe_seeds else ""
 
     @property
     def other(self) -> float:
@@ -129,10 +135,10 @@ class Row:
 
     @property
     def place(self) -> str:
-        """The rank; - for a row no better than guessing; † for one that is not ranked."""
+        """The rank, or a mark if it has none."""
         if self.rank and self.kl_rank:
             return f"{self.rank} (KL {self.kl_rank})"
-        return str(self.rank) if self.rank else "†" if self.is_informed else "-"
+        return str(self.rank) if self.rank else UNRANKED if self.is_informed else GUESSING
 
     @property
     def errors(self) -> dict[int, float]:
@@ -184,12 +190,48 @@ class Row:
     def curve(self, name: str) -> list[float]:
         """A curve by position up to that horizon, its mean over seeds."""
         curves = [(record.by_position[str(self.reach)] or {})[name] for record in self.records]
-        return [mean(at_k) for at_k in zip(*curves, strict=True)]
+        return [fmean(at_k) for at_k in zip(*curves, strict=True)]
 
     @property
     def error_curve(self) -> list[float]:
         """The error that ranks, by position."""
         return self.curve("kl" if self.scores.by_kl else "entropy_mae")
+
+
+class Part(NamedTuple):
+    """A row or a reference predictor on each part of an evaluation."""
+
+    name: str
+    is_reference: bool
+    kls: list[float]  # bits, at the training horizon
+
+
+class Parts(NamedTuple):
+    names: tuple[str, ...]
+    lines: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What the search of block and learning rate was worth for a tuned row (tuning.py)."""
+
+    arch: str
+    before: float  # the preset's setting
+    after: float  # the chosen setting, on the same seeds
+    seeds: int  # fresh ones that both have; 0: the first tuning seed
+    bounds: tuple[float, float] | None  # of their ratio, over fresh seeds
+    chosen: str
+    is_edge: bool  # no rate beyond the chosen one was tried
+    place_before: int = 0  # among the rows of the table
+    place_after: int = 0
+
+    @property
+    def ratio(self) -> float:
+        return self.after / self.before
+
+    @property
+    def places(self) -> str:
+        return f"{self.place_before} → {self.place_after}"
 
 
 class Reference(NamedTuple):
@@ -204,6 +246,9 @@ class Reference(NamedTuple):
         return None if self.name == "best constant" else self.scores.other
 
 
+Line = Row | Reference
+
+
 @dataclass(frozen=True)
 class Ranking:
     group: Group
@@ -212,11 +257,13 @@ class Ranking:
     rows: tuple[Row, ...]  # best first
     references: tuple[Reference, ...]  # without the best constant where answers are certain
     failed: tuple[RunRecord, ...]
+    parts: Parts | None = None  # where the task's settings add evaluations
+    worths: tuple[Worth, ...] = ()  # what tuning was worth for each tuned row
 
     @property
     def task(self) -> str:
         """The task's own name, without parameters."""
-        return self.group.task.split()[0]
+        return self.group.task
 
     @property
     def by_kl(self) -> bool:
@@ -233,9 +280,15 @@ class Ranking:
         return self.reference(self.baseline_name).error
 
     @property
-    def lines(self) -> list[Row | Reference]:
+    def lines(self) -> list[Line]:
         """Rows and references, the least error first; on a tie the reference comes first."""
         return sorted((*self.references, *self.rows), key=lambda line: line.scores.error)
+
+    @property
+    def compared(self) -> list[Line]:
+        """The same without the rows that do not compare; all lines if no row does."""
+        found = [line for line in self.lines if isinstance(line, Reference) or line.compares]
+        return found if any(isinstance(line, Row) for line in found) else self.lines
 
     @property
     def records(self) -> list[RunRecord]:

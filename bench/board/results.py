@@ -11,6 +11,7 @@ import io
 from dataclasses import asdict
 from typing import Any
 
+from bench.board.columns import CSV
 from bench.board.overview import FLOORS, Board
 from bench.board.ranking import GOALS, Ranking, Row, first_step
 from bench.config import UNKNOWN
@@ -39,9 +40,7 @@ def render(board: Board) -> str:
 
 def columns(count: int = HORIZONS) -> list[str]:
     names = ["id", "task", "arch", "preset", "supervision", "device", "seed", "status", "error"]
-    names += ["self_reported", "rank", "kl_rank", "interval_low", "interval_high", "is_preset_default", "tuned", "p"]
-    names += ["memory_observations", "memory_bound"]
-    names += SETTINGS
+    names += ["self_reported", *CSV, "tuned", *SETTINGS]
     for i in range(1, count + 1):
         names += [f"K_{i}", *(f"{metric}_{i}" for metric in METRICS)]
         names += [f"{metric}_{i}_new" for metric in METRICS] if i > 1 else []
@@ -59,7 +58,7 @@ def _identity(ranking: Ranking, record: RunRecord) -> dict[str, Any]:
     c = record.config
     return {
         "id": record.id,
-        "task": ranking.group.task,
+        "task": ranking.group.label,
         "arch": c.label,
         **{name: getattr(c, name) for name in ("preset", "supervision", "device", "seed", *SETTINGS)},
         **{name: None for name in SETTINGS if c.elsewhere and name in UNKNOWN},
@@ -76,13 +75,7 @@ def _identity(ranking: Ranking, record: RunRecord) -> dict[str, Any]:
 def _values(ranking: Ranking, row: Row, record: RunRecord) -> dict[str, Any]:
     values = _identity(ranking, record) | {
         "self_reported": row.is_self_reported,
-        "rank": row.rank or row.place,
-        "kl_rank": row.kl_rank,
-        **dict(zip(("interval_low", "interval_high"), row.interval or (None, None), strict=True)),
-        "is_preset_default": row.is_preset_default,
-        "p": row.p,
-        "memory_observations": row.memory.observations if row.memory else None,
-        "memory_bound": row.memory.bound if row.memory else None,
+        **{name: value(row) for name, value in CSV.items()},
         "weights": record.weights,
         **{name: getattr(record, name) for name in COSTS},
         **{f"seconds_{name}": value for name, value in asdict(record.seconds).items()},

@@ -13,14 +13,16 @@ from itertools import pairwise
 from statistics import mean
 from typing import Any
 
-from bench.board.ranking import Group, Memory, Ranking, Reference, Row, Scores
-from bench.config import LATER_DEFAULTS, SEARCHED, RunConfig, law
+from bench.board.ranking import Group, Part, Parts, Ranking, Reference, Row, Scores
+from bench.board.settings import comparable_settings, is_preset_default, preset_values, task_settings
+from bench.board.tuning import worths
+from bench.config import RunConfig, law
 from bench.presets import PRESETS
 from bench.presets import TASKS as CORE_TASKS
-from bench.records import Parts, RunRecord
+from bench.records import Parts as Tree
+from bench.records import RunRecord
 from bench.run.references import effective_memory
 from bench.stats import holm, interval, paired_p, shared_ranks
-from bench.text import printable
 
 
 def make_rankings(records: Sequence[RunRecord], reported: Sequence[RunRecord] = ()) -> list[Ranking]:
@@ -34,14 +36,13 @@ def make_rankings(records: Sequence[RunRecord], reported: Sequence[RunRecord] = 
 
 def group_of(config: RunConfig) -> Group:
     given, usual = task_settings(config)
-    unusual = (f"{name}={value}" for name, value in sorted(given.items()) if usual.get(name) != value)
-    task = printable(" ".join([config.task_label, *unusual]))
-    return Group(task, config.preset, config.supervision, config.device)
+    unusual = ((name, str(value)) for name, value in sorted(given.items()) if usual.get(name) != value)
+    return Group(config.task, config.task_source, tuple(unusual), config.preset, config.supervision, config.device)
 
 
 def _place(group: Group) -> tuple[Any, ...]:
     """Sort key: the presets' own tasks first, each from the smallest preset on; then the rest, by name."""
-    task, presets = group.task.split()[0], list(PRESETS)
+    task, presets = group.task, list(PRESETS)
     size = presets.index(group.preset) if group.preset in presets else len(presets)
     return CORE_TASKS.index(task) if task in CORE_TASKS else len(CORE_TASKS), task, size, group
 
@@ -59,11 +60,13 @@ def _make_ranking(group: Group, members: list[RunRecord], theirs: frozenset[str]
     names = own[0].references[str(trained)] or {}
     by_kl = own[0].has_certain_answers
     references = [
-        Reference(name, _scores([_parts(r, name) for r in own], trained, longer, by_kl))
+        Reference(name, _scores([_scored(r, name) for r in own], trained, longer, by_kl))
         for name in names
         if not (by_kl and name == "best constant")  # it is fitted to the MAE, which any point mass has at 0
     ]
-    return Ranking(group, trained, longer, tuple(_rank(rows)), tuple(references), failed)
+    rows = _rank(rows)
+    parts = _other_parts(trained, rows, references)
+    return Ranking(group, trained, longer, tuple(rows), tuple(references), failed, parts, tuple(worths(rows)))
 
 
 def _make_row(seeds: list[RunRecord], members: list[RunRecord], longer: tuple[int, ...], sent: bool) -> Row:
@@ -73,29 +76,22 @@ def _make_row(seeds: list[RunRecord], members: list[RunRecord], longer: tuple[in
     return Row(
         arch=first.config.label,
         settings=_settings(first, members),
+        has_recipe_seeds=first.config.is_recipe_work,
         records=tuple(seeds),
         scores=scores,
         interval=interval([record.error_bits for record in seeds]),
-        memory=_memory(scores.kl, reference_means(seeds, trained, "kl")),
+        memory=effective_memory(scores.kl, reference_means(seeds, trained, "kl")),
         is_preset_default=is_preset_default(first.config),
         is_self_reported=sent,
         is_informed=scores.kl < mean_metric(seeds, trained, "kl", "uniform"),
     )
 
 
-def _memory(kl: float, references: dict[str, float]) -> Memory | None:
-    found = effective_memory(kl, references)
-    if found is None:
-        return None
-    *bound, observations = found.split()
-    return Memory(float(observations), *bound)
-
-
-def _parts(record: RunRecord, reference: str) -> dict[str, Parts | None]:
+def _scored(record: RunRecord, reference: str) -> dict[str, Tree | None]:
     return {k: known[reference] if known else None for k, known in record.references.items()}
 
 
-def _scores(trees: Sequence[dict[str, Parts | None]], trained: int, longer: Sequence[int], by_kl: bool) -> Scores:
+def _scores(trees: Sequence[dict[str, Tree | None]], trained: int, longer: Sequence[int], by_kl: bool) -> Scores:
     """Means over seeds, from the metrics of each."""
 
     def average(k: int, part: str, metric: str) -> float:
@@ -183,11 +179,23 @@ def _settings(record: RunRecord, members: Sequence[RunRecord]) -> tuple[str, ...
         if k not in elsewhere
         and (usual[k] != v if k in usual and k != "horizons" else any(rival[k] != v for rival in rivals))
     ]
-    if mine["tuning"] and not all(rival["tuning"] for rival in rivals):
-        apart.append("tuned")
-    if record.config.is_recipe_work:
-        apart.append("recipe seeds")
-    return tuple(apart)
+    return (*apart, *(["tuned"] if mine["tuning"] else []))
+
+
+def _other_parts(trained: int, rows: Sequence[Row], references: Sequence[Reference]) -> Parts | None:
+    """The parts that a task's settings add, and the KL of each row and of each exact answer on them."""
+    records = [record for row in rows for record in row.records]
+    common = set.intersection(*(set(record.at()) for record in records)) - {"all", "post"}
+    if not common:
+        return None
+    names = ("all", *sorted(common))
+
+    def kls(of: Sequence[RunRecord], reference: str | None = None) -> list[float]:
+        return [mean_metric(of, trained, "kl", reference, part) for part in names]
+
+    exact = [line.name for line in references if line.name.endswith(" prior") or line.name == "uniform"]
+    lines = [Part(row.name, False, kls(row.records)) for row in rows]
+    return Parts(names, (*lines, *(Part(name, True, kls(records, name)) for name in exact)))
 
 
 def group_seeds(records: Sequence[RunRecord], theirs: frozenset[str] = frozenset()) -> list[list[RunRecord]]:
@@ -210,34 +218,6 @@ def group_seeds(records: Sequence[RunRecord], theirs: frozenset[str] = frozenset
     return list(rows.values())
 
 
-def task_settings(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All of a task's parameters, as this run had them and as its preset has them."""
-    horizon = {"horizon": config.horizon}
-    return law(config) | horizon, law(replace(config, task_params={})) | horizon | preset_values(config)
-
-
-def preset_values(config: RunConfig) -> dict[str, Any]:
-    """The preset's values for this task; none for an unknown preset."""
-    preset = PRESETS.get(config.preset)
-    return {**LATER_DEFAULTS, **preset.values_for(config.task, config.task_params)} if preset else {}
-
-
-def is_preset_default(config: RunConfig) -> bool:
-    """Every setting is its preset's or was searched; supervision and horizons have tables or columns of their own."""
-    usual = preset_values(config)
-    elsewhere = {"supervision", "horizons", "arch_source", "task_source", "tuning"}
-    elsewhere |= set(SEARCHED) if config.tuning else set()
-    return bool(usual) and all(usual[k] == v for k, v in vars(config).items() if k in usual and k not in elsewhere)
-
-
-def comparable_settings(config: RunConfig) -> str:
-    """The settings that two architectures must share to be compared. Those that were searched may differ."""
-    ignored = ("arch", "arch_source", "seed", *(SEARCHED if config.tuning else ()))
-    shared = {k: v for k, v in vars(config).items() if k not in ignored}
-    shared |= {"tuning": bool(config.tuning), "task_params": law(config)}
-    return json.dumps(shared, sort_keys=True)
-
-
 def mean_metric(
     records: Sequence[RunRecord], horizon: int, metric: str, reference: str | None = None, part: str = "all"
 ) -> float:
@@ -245,21 +225,6 @@ def mean_metric(
     if reference is None:
         return mean(record.at(horizon)[part][metric] for record in records)
     return mean(record.references[str(horizon)][reference][part][metric] for record in records)  # type: ignore[index]
-
-
-def other_parts(ranking: Ranking) -> tuple[list[str], list[tuple[str, bool, list[float]]]]:
-    """The parts that a task's settings add, and the KL of each row and of each exact answer on them.
-
-    A line is a name, whether it is a reference, and a KL for each part at the training horizon.
-    """
-    common = set.intersection(*(set(record.at()) for record in ranking.records)) - {"all", "post"}
-    if not common:
-        return [], []
-    names, k = ["all", *sorted(common)], ranking.trained
-    lines = [(r.name, False, [mean_metric(r.records, k, "kl", part=part) for part in names]) for r in ranking.rows]
-    exact = [name for name, _ in ranking.references if name.endswith(" prior") or name == "uniform"]
-    lines += [(name, True, [mean_metric(ranking.records, k, "kl", name, part) for part in names]) for name in exact]
-    return names, lines
 
 
 def reference_means(records: Sequence[RunRecord], horizon: int, metric: str = "entropy_mae") -> dict[str, float]:

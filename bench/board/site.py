@@ -22,10 +22,11 @@ from string import Template
 from typing import Any
 
 from bench import VERSION, reports
-from bench.board.glossary import GLOSSARY
-from bench.board.overview import HELD, PARTLY, PRIMITIVES, WORDS, Board, Overview, Verdict
-from bench.board.palette import HIGH, HUES, LOW, RAMP, order_archs
-from bench.board.ranking import Ranking, Reference, Row, Scores
+from bench.board.columns import columns
+from bench.board.glossary import GLOSSARY, GUESSING, RECIPE_SEEDS, UNRANKED, explain
+from bench.board.overview import PRIMITIVES, WORDS, Board, Overview, Verdict
+from bench.board.palette import HIGH, HUES, INKS, LOW, RAMP, SHAPES, order_archs
+from bench.board.ranking import Group, Ranking, Reference, Row, Scores
 from bench.board.reproduce import commands
 from bench.board.rows import group_of
 from bench.records import SELF_REPORTED, RunRecord, prepare_folder, write_whole
@@ -53,6 +54,7 @@ def write(
     shared = {
         "archs": order_archs(record.config.label for record in everyone),
         "hues": HUES,
+        "shapes": list(SHAPES.values()),
         "ramp": RAMP,
         "ends": [LOW, HIGH],
     }
@@ -69,7 +71,7 @@ def write(
     for folder in (out, out / "runs", out / "assets"):
         prepare_folder(folder, "--html")
     for name in ASSETS:
-        write_whole(out / "assets" / name, _asset(name))
+        write_whole(out / "assets" / name, (_colours() if name == "page.css" else b"") + _asset(name))
     for name, page in pages.items():
         write_whole(out / "runs" / name, page.encode())
     write_whole(out / "index.html", text.encode())
@@ -85,6 +87,16 @@ def prepare(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()) and not ours:
         raise BadInput(f"{out} holds other files: name an empty folder, or one that --html has made")
     prepare_folder(out, "--html")
+
+
+def _colours() -> bytes:
+    """The inks as variables of the style sheet, by the name that it uses."""
+    names = {"back": "card", "page": "back"}
+    light, dark = (
+        " ".join(f"--{names.get(name, name)}: {ink};" for name, ink in INKS[theme].items())
+        for theme in ("light", "dark")
+    )
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n".encode()
 
 
 def _asset(name: str) -> bytes:
@@ -104,13 +116,16 @@ def site_data(
     """The data of index.html, rounded to what can be seen."""
     return {
         "version": VERSION,
+        "counts": {
+            "run": len(board.records) + len(board.reported),
+            "architecture": len({record.config.label for record in (*board.records, *board.reported)}),
+            "task": len({ranking.task for ranking in board.rankings}),
+        },
         "overviews": [_overview(overview) for overview in board.overviews],
         "groups": [_ranking(ranking) for ranking in board.rankings],
         "primitives": {
             "names": list(PRIMITIVES),
             "legend": WORDS,
-            "held": HELD,
-            "partly": PARTLY,
             "tracks": [
                 {
                     **overview.track._asdict(),
@@ -124,19 +139,20 @@ def site_data(
         },
         "bayes": _bayes(board, found or {}),
         "claims": list(claims),
+        "marks": {"heat": explain(UNRANKED), "ranking": explain(UNRANKED, RECIPE_SEEDS, GUESSING)},
         "legend": list(GLOSSARY.items()),
     }
 
 
 def _bayes(board: Board, found: Mapping[str, reports.Found]) -> list[dict[str, Any]]:
     """One row for each run whose report has these tests: by test, its number, the null, its spread, and z."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     sent = {record.id for record in board.reported}
     for record in (*board.records, *board.reported):
         report = found[record.id].report if record.id in found else None
         tests = {finding.test: _round(finding[1:]) for finding in report.bayes()} if report else {}
         if tests:
-            group = group_of(record.config)._asdict()
+            group = _group(group_of(record.config))
             who = {"arch": record.config.arch, "seed": record.config.seed, "id": record.id, "self": record.id in sent}
             rows.append({**group, **who, "tests": tests})
     archs = order_archs(row["arch"] for row in rows)
@@ -157,7 +173,7 @@ def _overview(overview: Overview) -> dict[str, Any]:
                 *_round([cell.row.scores.error, cell.share]),
                 cell.seeds_agree,
                 cell.row.compares,
-                len(cell.shares),
+                len(cell.row.records),
             ]
             for (arch, task), cell in overview.cells.items()
         ],
@@ -166,6 +182,10 @@ def _overview(overview: Overview) -> dict[str, Any]:
             for name in next(iter(overview.floors.values()), {})
         ],
     }
+
+
+def _group(group: Group) -> dict[str, str]:
+    return {"task": group.label, **group.track._asdict()}
 
 
 def _verdict(verdict: Verdict) -> list[Any]:
@@ -178,25 +198,23 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
     stride = math.ceil(reach / POINTS)
     exams: dict[str, list[float]] = {}  # H_Bayes of the sequences that a row was scored on
     rows = []
-    shown = ranking.one_row_each(with_reported=True)
+    shown, first = columns(ranking, "site"), ranking.one_row_each(with_reported=True)
     for row in ranking.rows:
         exam = f"{row.reach} {sorted(row.errors)}"
         if exam not in exams:
             exams[exam] = _thinned(row.curve("h_bayes"), stride)
         rows.append(
             {
-                "rank": row.place,
+                "cells": [column.text(row) for column in shown],
+                "keys": [_round(column.value(row)) if column.value else None for column in shown],
                 "name": row.name,
                 "arch": row.arch,
                 "mark": row.provenance,
                 "own": row.compares,
-                "shown": shown[row.arch] is row,
+                "shown": first[row.arch] is row,
                 "runs": [[record.config.seed, record.id] for record in row.records],
                 **_scores(row.scores),
                 "interval": _round(row.interval),
-                "p": _round(row.p),
-                "memory": str(row.memory) if row.memory else None,
-                "observations": row.memory.observations if row.memory else None,
                 **_costs(row),
                 "exam": exam,
                 "h": _thinned(row.curve("h_model"), stride),
@@ -204,11 +222,10 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
             }
         )
     return {
-        **ranking.group._asdict(),
+        **_group(ranking.group),
         "trained": ranking.trained,
         "longer": ranking.longer,
-        "error": "KL" if ranking.by_kl else "MAE",
-        "other": "MAE" if ranking.by_kl else "KL",
+        "columns": [[column.key, column.title, column.is_left] for column in shown],
         "machine": " and ".join(sorted({printable(record.platform["name"]) for record in ranking.records})),
         "refs": [_reference(reference) for reference in ranking.references],
         "k": list(range(1, reach + 1, stride)),
@@ -248,7 +265,6 @@ def _costs(row: Row) -> dict[str, Any]:
         "parameters": first.parameters,
         "state": first.state_bytes,
         "steps": None if row.is_elsewhere else row.config.steps,
-        "tuned": bool(row.config.tuning),
     }
 
 
@@ -273,7 +289,7 @@ def run_data(record: RunRecord, place: Path, report: reports.Found | None = None
         "supervision": record.config.supervision,
         "seconds": vars(record.seconds),
         "memory_bytes": vars(record.memory_bytes),
-        "ranking": group_of(record.config).task,
+        "ranking": group_of(record.config).label,
         "error": printable(record.error) if record.error else None,
         "total": _round(record.seconds.total) if record.ok and not record.config.elsewhere else None,
         "metrics": METRICS,

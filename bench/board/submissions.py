@@ -21,7 +21,7 @@ from bench.records import SELF_REPORTED, BadRecord, RunRecord, parse, record_fil
 from bench.registry import BadInput, unknown
 from bench.run.keeper import SHARED
 from bench.run.references import reference_names
-from bench.run.run import CURVES
+from bench.run.score import CURVES
 from bench.seeds import PUBLISHED_FROM, generator
 from models.base import ARCHS
 from tasks.base import variants

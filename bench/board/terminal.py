@@ -16,9 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.board.columns import columns
+from bench.board.glossary import RECIPE_SEEDS, UNRANKED
 from bench.board.ranking import Ranking, Row, longest
 from bench.records import RunRecord
-from bench.text import number, printable
+from bench.text import printable
 
 BARS = "▁▂▃▄▅▆▇█"
 FLOOR, CEILING = 1e-3, 1.0  # bits
@@ -49,31 +51,23 @@ def show(rankings: Sequence[Ranking], console: Console, pictures: bool = False) 
 
 def ranking_table(ranking: Ranking, drawn: bool = True) -> Table:
     """One ranking, with the references between its rows, faint."""
-    has_memory = any(row.memory for row in ranking.rows)
+    shown = columns(ranking, "terminal")
     made = Table(box=None, header_style="bold", pad_edge=False)
-    made.add_column("#", justify="right", no_wrap=True)
-    made.add_column("architecture")
-    longer = [f"new to K={ranking.longer[-1]}"] if ranking.longer else []
-    memory = ["memory"] if has_memory else []
-    error, other = ("KL", "MAE") if ranking.by_kl else ("MAE", "KL")
-    for title in (f"{error} K={ranking.trained}", other, *longer, *memory, "seconds"):
-        made.add_column(title, justify="right", no_wrap=True)
+    for column in shown:
+        made.add_column(column.title, justify="left" if column.is_left else "right", no_wrap=not column.is_left)
     if drawn:
         made.add_column("error by position", no_wrap=True)
     for line in ranking.lines:
-        row = line if isinstance(line, Row) else None
-        cells = [row.place if drawn else row.place.replace("†", ""), row.name + row.mark] if row else ["", line.name]
-        cells += [number(line.scores.error) + (row.spread if row else "")]
-        cells += ["" if line.other is None else number(line.other)]
-        cells += ["n/a" if line.scores.new is None else number(line.scores.new)] if longer else []
-        if row:
-            cells += [str(row.memory or "")] if memory else []
-            cells += ["not measured" if row.seconds is None else f"{row.seconds:.0f}"]
-        texts = [Text(cell) for cell in cells]
-        if row and drawn:
-            texts.append(Text(sparkline(row), style="cyan"))
-        made.add_row(*texts, style=None if row else "dim")
+        texts = [Text(column.cell(line) if drawn else _encodable(column.cell(line))) for column in shown]
+        if isinstance(line, Row) and drawn:
+            texts.append(Text(sparkline(line), style="cyan"))
+        made.add_row(*texts, style=None if isinstance(line, Row) else "dim")
     return made
+
+
+def _encodable(text: str) -> str:
+    """Without the marks that a plain terminal cannot show."""
+    return text.replace(UNRANKED, "").replace(RECIPE_SEEDS, "")
 
 
 def sparkline(row: Row) -> str:

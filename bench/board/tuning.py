@@ -2,47 +2,26 @@
 
 Where an architecture has the preset's setting and the chosen one on the same fresh seeds, those are compared. Otherwise
 the two settings are compared on the first tuning seed, where both had all steps; the choice saw that seed, so the gain
-is a little flattering. In: a ranking. Out: lines.
+is a little flattering. In: the rows of a ranking. Out: a line for each tuned one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import mean
 
-from bench.board.ranking import Ranking, Row
-from bench.board.rows import preset_values
+from bench.board.ranking import Row, Worth
+from bench.board.settings import preset_values
 from bench.stats import interval
 
 BLOCK = ("positions", "activation")
 
 
-@dataclass(frozen=True)
-class Worth:
-    arch: str
-    before: float  # the preset's setting
-    after: float  # the chosen setting, on the same seeds
-    seeds: int  # fresh ones that both have; 0: the first tuning seed
-    bounds: tuple[float, float] | None  # of their ratio, over fresh seeds
-    chosen: str
-    is_edge: bool  # no rate beyond the chosen one was tried
-    place_before: int = 0  # among the rows of the table
-    place_after: int = 0
-
-    @property
-    def ratio(self) -> float:
-        return self.after / self.before
-
-    @property
-    def places(self) -> str:
-        return f"{self.place_before} → {self.place_after}"
-
-
-def worths(ranking: Ranking) -> list[Worth]:
+def worths(rows: Sequence[Row]) -> list[Worth]:
     """One line for each tuned row whose two settings were measured; the best tuned one first."""
-    tuned = [row for row in ranking.rows if row.compares and row.config.tuning]
-    found = [worth for row in tuned if (worth := _worth(row, _untuned(row, ranking.rows)))]
+    tuned = [row for row in rows if row.compares and row.config.tuning]
+    found = [worth for row in tuned if (worth := _worth(row, _untuned(row, rows)))]
     before, after = ([getattr(worth, name) for worth in found] for name in ("before", "after"))
     placed = [replace(w, place_before=_place(w.before, before), place_after=_place(w.after, after)) for w in found]
     return sorted(placed, key=lambda worth: worth.after)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import sqrt
+from functools import cached_property
+from math import inf, sqrt
 from statistics import mean, median
 from types import MappingProxyType
 
 from bench import SAMPLES
-from bench.board.rows import group_seeds, is_preset_default, mean_metric, preset_values, reference_means, task_settings
+from bench.board.pools import Curves, make_curves
+from bench.board.rows import group_seeds, make_rankings, mean_metric, reference_means
+from bench.board.settings import is_preset_default, preset_values, task_settings
 from bench.config import SEARCHED, RunConfig
 from bench.presets import NEWER_BLOCK, SIZES
 from bench.records import RunRecord
 from bench.reports import Cell, Report
-from bench.statements import SEEDS, Answered, Holds, least_error
+from bench.statements import SEEDS, Answered, Holds, question
 from bench.stats import interval, two_groups
 from bench.text import plural, significant
 
@@ -44,9 +49,9 @@ class Evidence:
         """
 
         def speaks(record: RunRecord) -> bool:
-            c = record.config
-            asked = (c.task, c.arch, c.supervision) == (task, arch, supervision) and c.preset in ADMITTED
-            return asked and record.ok and has_parameters(c, params) and other_settings(c) <= {*free}
+            return has_parameters(record.config, params) and other_settings(record.config) <= {*free}
+
+        admitted = self._admitted.get((task, arch, supervision), [])
 
         def place(row: list[RunRecord]) -> tuple[bool, int, int, bool, bool, int]:
             c = row[0].config
@@ -54,7 +59,11 @@ class Evidence:
             default = is_preset_default(c)
             return few, ADMITTED.index(c.preset), -c.steps * c.batch, not default, c.is_recipe_work, -len(row)
 
-        return sorted(group_seeds([record for record in self.records if speaks(record)]), key=place)
+        return sorted(group_seeds([record for record in admitted if speaks(record)]), key=place)
+
+    def curves(self, task: str) -> list[Curves]:
+        """How far models of this task are from the two exact answers, by the size of their pool."""
+        return make_curves(make_rankings([record for record in self.records if record.config.task == task]))
 
     def row(
         self,
@@ -92,7 +101,27 @@ class Evidence:
 
     def best(self, config: RunConfig) -> float:
         """The least error that is known for the task, parameters, horizon and supervision of this run."""
-        return least_error(self.records, config)
+        return self._least[_key(config)]
+
+    @cached_property
+    def _least(self) -> dict[str, float]:
+        """By question: one pass over the records, for all claims."""
+        found: dict[str, float] = {}
+        for record in self.records:
+            if record.ok:
+                key = _key(record.config)
+                found[key] = min(record.error_bits, found.get(key, inf))
+        return found
+
+    @cached_property
+    def _admitted(self) -> dict[tuple[str, str, str], list[RunRecord]]:
+        """Records that can speak to a claim, by task, architecture and supervision."""
+        found: dict[tuple[str, str, str], list[RunRecord]] = defaultdict(list)
+        for record in self.records:
+            c = record.config
+            if record.ok and c.preset in ADMITTED:
+                found[c.task, c.arch, c.supervision].append(record)
+        return found
 
     def lines(
         self, task: str, arch: str, table: str, preset: str, params: Mapping[str, object] = MappingProxyType({})
@@ -113,6 +142,10 @@ class Evidence:
             # with fewer rollouts, posterior samples would look better than they are
             if report and report.samples == SAMPLES:
                 yield from ((run, line) for line in report.lines(table))
+
+
+def _key(config: RunConfig) -> str:
+    return json.dumps(question(config), sort_keys=True)
 
 
 def other_settings(config: RunConfig) -> set[str]:

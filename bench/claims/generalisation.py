@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from bench.board.overview import HELD, PARTLY
-from bench.board.pools import make_curves
+from bench.board.shares import HELD, PARTLY
 from bench.claims.evidence import ADMITTED, Evidence, seeds, setting, spread, steps
 from bench.claims.verdicts import REFUTED, REPRODUCED, UNDECIDED, Verdict
 from bench.records import RunRecord
@@ -71,7 +70,7 @@ class Diversity:
 
     def judge(self, evidence: Evidence) -> Verdict:
         claimed = Verdict(self.id, self.claim, self.source, self.published, "mechanism")
-        curves = [of for of in make_curves(evidence.records) if of.task == self.task and of.track.preset in ADMITTED]
+        curves = [of for of in evidence.curves(self.task) if of.track.preset in ADMITTED]
         points = next((p for of in curves if (p := of.points.get((self.arch, OUTSIDE)))), None)
         if points is None:
             return claimed

@@ -26,8 +26,8 @@ from math import inf
 from statistics import mean
 from typing import ClassVar, NamedTuple, Protocol
 
-from bench.board.overview import LONGER, SEEDS, baseline_shares, share_of_baseline, with_more_steps, word
-from bench.board.rows import comparable_settings, preset_values
+from bench.board.settings import comparable_settings, preset_values
+from bench.board.shares import LONGER, SEEDS, settled, share_of_baseline, word
 from bench.claims.evidence import Evidence, ends, floors, seeds, setting, spread, steps
 from bench.presets import NEWER_BLOCK
 from bench.records import RunRecord
@@ -346,7 +346,8 @@ class Primitives:
         rows = {p: next((row for row in rows if len(row) >= SEEDS), rows[0]) for p, rows in found.items()}
         shares = {primitive: share_of_baseline(row) for primitive, row in rows.items()}
         ours = {primitive for primitive, share in shares.items() if word(share) != "no"}
-        decided = all(_is_settled(row, found[primitive]) for primitive, row in rows.items())
+        records = {primitive: [record for row in found[primitive] for record in row] for primitive in rows}
+        decided = all(settled(row, records[primitive]) for primitive, row in rows.items())
         return claimed._replace(
             ours=", ".join(f"{primitive} {word(share)}" for primitive, share in shares.items()),
             where=", ".join(f"{self.TASKS[p]} {shares[p]:.1%} ({setting(row[0])})" for p, row in rows.items()),
@@ -354,13 +355,6 @@ class Primitives:
             + ("" if decided else f". Undecided: a verdict takes {SEEDS} seeds and a run of {LONGER} times the steps"),
             verdict=UNDECIDED if not decided else REPRODUCED if ours == self.has else REFUTED,
         )
-
-
-def _is_settled(row: Sequence[RunRecord], rows: Sequence[Sequence[RunRecord]]) -> bool:
-    """Whether the seeds of a row, MAE and KL, and a run with more steps all give one word."""
-    longer = with_more_steps(row, [record for other in rows for record in other])
-    words = {word(share) for record in (*row, *longer) for share in baseline_shares([record])}
-    return len(row) >= SEEDS and bool(longer) and len(words) == 1
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,8 +53,18 @@ def _with_entropy(bits: float, classes: int) -> Tensor:
     return torch.lerp(point, flat, (low + high) / 2)
 
 
-def effective_memory(kl: float, references: dict[str, float]) -> str | None:
-    """The window at which the exact filter has the same KL, log-linear between neighbours; None if it has none."""
+class EffectiveMemory(NamedTuple):
+    """The window whose exact filter has the same KL."""
+
+    observations: float
+    bound: str = ""  # < or >, where no window that was scored has this KL
+
+    def __str__(self) -> str:
+        return f"{self.bound} {self.observations:g}" if self.bound else f"{self.observations:.1f}"
+
+
+def effective_memory(kl: float, references: dict[str, float]) -> EffectiveMemory | None:
+    """Log-linear between neighbouring windows; None if there are none."""
     windows = sorted(
         (int(name.split()[1]), of_window)
         for name, of_window in references.items()
@@ -62,9 +73,8 @@ def effective_memory(kl: float, references: dict[str, float]) -> str | None:
     if not windows:
         return None
     if kl > windows[0][1]:
-        return f"< {windows[0][0]}"
+        return EffectiveMemory(windows[0][0], "<")
     for (w0, e0), (w1, e1) in pairwise(windows):
         if e0 >= kl > e1:
-            share = math.log(e0 / kl) / math.log(e0 / e1)
-            return f"{w0 + share * (w1 - w0):.1f}"
-    return f"> {windows[-1][0]}"
+            return EffectiveMemory(w0 + math.log(e0 / kl) / math.log(e0 / e1) * (w1 - w0))
+    return EffectiveMemory(windows[-1][0], ">")

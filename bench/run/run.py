@@ -20,7 +20,7 @@ from bench.run.contract import Unlawful, require_lawful
 from bench.run.keeper import SHARED, Keeper
 from bench.run.meter import Meter, count_flops
 from bench.run.references import reference_scores
-from bench.run.score import CHUNK, Exam, Score, average, by_sequence, make_exam, predict
+from bench.run.score import CHUNK, CURVES, Exam, Score, average, by_sequence, make_exam, predict
 from bench.run.snapshots import pack
 from bench.run.source import Source, loaded_source
 from bench.run.train import Diverged, Progress, draw, fit, loss_nats
@@ -32,8 +32,6 @@ from models.kernels.check import Case, Recurrence, require_right, require_right_
 from models.linear import Mixer
 from models.transformer import Attention
 from tasks.base import Task, Variant, variants
-
-CURVES = ("h_bayes", "h_model", "entropy_mae", "kl")  # kept for every position
 
 
 def run_one(

@@ -20,6 +20,7 @@ from bench.seeds import generator
 from bench.stats import mean_interval
 from tasks.base import Batch, Task, Variant
 
+CURVES = ("h_bayes", "h_model", "entropy_mae", "kl")  # kept for every position
 METRICS = ("entropy_mae", "entropy_curve_mae", "kl", "tv", "nll_gap")
 CHUNK = {"cpu": 64, "cuda": 256}  # sequences in one forward: as much as caches like, as much as fills a device
 LN2 = math.log(2.0)

@@ -15,19 +15,13 @@ function el(tag, attributes = {}, ...children) {
 }
 
 // --- colours: the page's data has them, so that every chart of the project shares one palette
-const SHAPES = [
-  "M-.9,0A.9,.9,0,1,1,.9,0A.9,.9,0,1,1,-.9,0Z",
-  "M-.8,-.8H.8V.8H-.8Z",
-  "M0,-1.05L1,.75H-1Z",
-  "M0,-1.15L1.15,0L0,1.15L-1.15,0Z",
-  "M0,1.05L1,-.75H-1Z",
-];
 const DASHES = [[1, 0], [7, 3], [2, 3], [9, 3, 2, 3]];
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const order = (arch) => Math.max(0, DATA.archs.indexOf(arch));
-const hue = (arch) => DATA.hues[dark.matches ? "dark" : "light"][order(arch) % 6];
-const shape = (arch) => SHAPES[order(arch) % 5];
-const dash = (arch) => DASHES[Math.floor(order(arch) / 6) % 4];
+const HUES = DATA.hues.light.length;
+const hue = (arch) => DATA.hues[dark.matches ? "dark" : "light"][order(arch) % HUES];
+const shape = (arch) => DATA.shapes[order(arch) % DATA.shapes.length];
+const dash = (arch) => DASHES[Math.floor(order(arch) / HUES) % DASHES.length];
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 const drawnSymbols = new Map();

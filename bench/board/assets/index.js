@@ -59,23 +59,11 @@ const nothing = () => el("p", { class: "empty" }, DATA.groups.length ? "No run f
 const intro = (title, ...text) => [el("h2", {}, title), el("p", { class: "lead" }, ...text)];
 
 // --- the leaderboard
+// The board's list, with the strip drawn after the error.
 function columns(group) {
-  const any = (name) => group.rows.some((row) => row[name] !== null && row[name] !== undefined);
-  return [
-    { key: "rank", title: "#", value: (row) => row.error, text: (row) => row.rank },
-    { key: "name", title: "architecture", value: (row) => row.name, text: (row) => row.name, left: true },
-    { key: "error", title: `${group.error} K=${group.trained}`, value: (row) => row.error, text: (row) => bits(row.error) },
-    { key: "strip" },
-    { key: "other", title: group.other, value: (row) => row.other, text: (row) => bits(row.other) },
-    ...group.longer.map((k, i) => ({ key: `new${i}`, title: `K=${k} new`, value: (row) => row.at[k][1], text: (row) => bits(row.at[k][1]) })),
-    ...(any("memory") ? [{ key: "memory", title: "memory", value: (row) => row.observations, text: (row) => row.memory || "" }] : []),
-    { key: "seconds", title: "seconds", value: (row) => row.seconds, text: (row) => whole(row.seconds) },
-    { key: "parameters", title: "parameters", value: (row) => row.parameters, text: (row) => whole(row.parameters) },
-    { key: "bytes", title: "peak", value: (row) => row.bytes, text: (row) => measured(row.bytes, "bytes") },
-    ...(any("joules") ? [{ key: "joules", title: "energy", value: (row) => row.joules, text: (row) => measured(row.joules, "joules") }] : []),
-    { key: "seeds", title: "seeds", value: (row) => row.runs.length },
-    ...(any("p") ? [{ key: "p", title: "p", value: (row) => row.p, text: (row) => (row.p === null ? "" : String(+row.p.toPrecision(2))) }] : []),
-  ];
+  const found = group.columns.map(([key, title, left], i) => ({ key, title, left, value: (row) => row.keys[i], text: (row) => row.cells[i] }));
+  found.splice(found.findIndex((column) => column.key === "error") + 1, 0, { key: "strip" });
+  return found;
 }
 
 function sorted(rows, column, down) {
@@ -121,7 +109,7 @@ function ranking(group, set) {
     if (column.key === "name") return el("th", { scope: "row", class: "left" }, el("span", { class: "who" }, symbol(row.arch), el("span", {}, el("a", { href: `runs/${row.runs[0][1]}.html` }, row.name), row.mark ? el("em", {}, row.mark) : null)));
     if (column.key === "error") return el("td", {}, bits(row.error), row.interval ? el("small", {}, `${bits(row.interval[0])}–${bits(row.interval[1])}`) : null);
     if (column.key === "seeds") return el("td", { class: "seeds" }, row.runs.map(([seed, id]) => el("a", { href: `runs/${id}.html`, "aria-label": `seed ${seed} of ${row.name}` }, String(seed))));
-    return el("td", {}, column.text ? column.text(row) : String(column.value(row)));
+    return el("td", {}, column.text(row));
   };
   const rows = sorted(group.shown, all.find((column) => column.key === sort), down);
   return el("section", { class: "card", "data-task": group.task }, heading(group),
@@ -132,6 +120,7 @@ function ranking(group, set) {
         ? el("td", { class: "strip" }, labels.map(([name, x]) => el("span", { style: `left:${x}%`, class: name.startsWith("window") ? "window" : null }, short(name))))
         : el("td", {})))))) : null,
     el("p", { class: "references" }, references.map(({ name, error }) => el("span", {}, el("b", {}, short(name)), ` ${name} ${bits(error)}`))),
+    el("p", { class: "machine" }, DATA.marks.ranking),
     group.failed.map((run) => el("p", { class: "failed" }, el("b", {}, "failed"), ` ${run.arch}, seed ${run.seed}: ${run.error} `, el("a", { href: `runs/${run.id}.html` }, "its page"))));
 }
 
@@ -163,7 +152,15 @@ function heatmap(overview) {
       el("thead", {}, el("tr", {}, el("td", {}), overview.tasks.map((task) => el("th", { scope: "col" }, el("a", { href: tableLink(overview, task) }, task))))),
       el("tbody", {}, overview.archs.map((arch) => el("tr", {}, el("th", { scope: "row", class: "left" }, arch), overview.tasks.map((task) => cell(arch, task))))),
       el("tfoot", {}, overview.floors.map(([name, ...errors]) => el("tr", {}, el("th", { scope: "row", class: "left" }, el("em", {}, name)), errors.map((error) => el("td", {}, bits(error)))))))),
-    el("p", { class: "references" }, `Error in bits at the training horizon; lower is better. The colour is its share of ${[...new Set(Object.values(overview.baselines))].map((name) => `${name}'s`).join(" or ")} error, on a log scale: pale is close to Bayes. Dashed: the seeds disagree, or there is only one. †: not ranked: other settings than the preset's, or recipe seeds (0 to 2) in a column that ranks fresh ones. Choose a cell to see its table.`));
+    colourScale(),
+    el("p", { class: "references" }, `Error in bits at the training horizon; lower is better. The colour is its share of ${[...new Set(Object.values(overview.baselines))].map((name) => `${name}'s`).join(" or ")} error, on a log scale: pale is close to Bayes. Dashed: the seeds disagree, or there is only one. ${DATA.marks.heat} Choose a cell to see its table.`));
+}
+
+// What the colours mean: the ramp from one end of the scale to the other.
+function colourScale() {
+  const [low, high] = DATA.ends.map((share) => `${+(100 * share).toPrecision(2)} %`);
+  const ramp = DATA.ramp[dark.matches ? "dark" : "light"].join(", ");
+  return el("p", { class: "scale" }, el("span", {}, `≤ ${low}`), el("i", { style: `background:linear-gradient(to right, ${ramp})` }), el("span", {}, `≥ ${high} of that error`));
 }
 
 function board(set) {
@@ -173,12 +170,11 @@ function board(set) {
     legend(set), groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
   ];
   const overviews = DATA.overviews.filter((overview) => fits(set, overview, FILTERS.slice(1)));
-  const runs = DATA.groups.reduce((sum, group) => sum + group.failed.length + group.rows.reduce((n, row) => n + row.runs.length, 0), 0);
   const failed = groups.flatMap((group) => group.failed);
   return [
     el("h2", { class: "hidden" }, "Leaderboard"),
     el("p", { class: "lead" }, "Every task here has an exact posterior, and most cannot be memorised. So a model's error can be measured in fractions of a bit. ",
-      el("b", {}, `${plural(runs, "run")}, ${plural(DATA.archs.length, "architecture")}, ${plural(new Set(DATA.groups.map((group) => group.task)).size, "task")}.`)),
+      el("b", {}, `${Object.entries(DATA.counts).map(([what, count]) => plural(count, what)).join(", ")}.`)),
     overviews.length ? overviews.map(heatmap) : groups.length ? groups.map((group) => ranking(group, set)) : nothing(),
     failed.map((run) => el("p", { class: "failed" }, el("b", {}, "failed"), ` ${run.arch}, seed ${run.seed}: ${run.error} `, el("a", { href: `runs/${run.id}.html` }, "its page"))),
   ];
