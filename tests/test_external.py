@@ -351,6 +351,12 @@ def test_a_model_that_ends_before_the_longest_horizon_says_so_before_training(be
     assert bench(*words)[0] == 0
 
 
+def test_horizons_that_the_task_has_not_are_no_models_fault(bench):
+    Path("my_model.py").write_text(MODEL)
+    words = ["run", "--arch", "./my_model.py", "--task", "bijection", *SMALL, "--set", "horizons=20,30,50"]
+    assert bench(*words)[::2] == (0, "")
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_in_one_line_and_nothing_is_written(bench, case):
     text, reason = BAD[case]

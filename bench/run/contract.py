@@ -103,9 +103,9 @@ def require_lawful_code(config: RunConfig) -> None:
 @torch.no_grad()
 def require_lengths(model: nn.Module, task: Task, config: RunConfig) -> None:
     """It can read every length at which it will be scored; `max_length` says where it ends."""
-    limit = getattr(model, "max_length", None)
+    limit, last = getattr(model, "max_length", None), task.max_horizon()
     for horizon in config.horizons:
-        if limit is not None and task.shape.length(horizon) > limit:
+        if (limit is not None and task.shape.length(horizon) > limit) or (last is not None and horizon > last):
             continue
         batch = task.sample(2, horizon, generator(config.device, config.seed, "laws"))
         try:
