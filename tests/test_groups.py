@@ -39,6 +39,14 @@ def test_the_least_error_at_the_longest_horizon_comes_first():
     assert make_trackings(make_rankings(made))[0].archs == ("gru", "mamba2", "lstm")
 
 
+def test_runs_with_other_steps_have_lines_of_their_own():
+    long = tracked("lstm", "s5", 0.001, steps=3500)
+    other = tracked("lstm", "s5", 0.002, steps=3500, lr=0.5)
+    (tracking,) = make_trackings(make_rankings([tracked("lstm", "s5", 0.1), tracked("gru", "s5", 0.2), long, other]))
+    assert tracking.archs == ("lstm steps=3500", "lstm", "gru")
+    assert tracking.cells["lstm steps=3500", "s5"] == Cell(0.001, (0.002, 0.004), False, False)
+
+
 def test_noise_failures_and_other_tracks_stay_out_of_the_table():
     noisy, sampled = tracked("lstm", "s3", 0.1, noise=0.1), tracked("lstm", "s3", 0.1, supervision="sampled")
     failed = fail(tracked("gru", "s3", 0.1))

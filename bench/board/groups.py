@@ -40,7 +40,7 @@ class Tracking:
     track: Track
     horizons: tuple[int, ...]  # of training first
     groups: tuple[str, ...]
-    archs: tuple[str, ...]  # those with most groups first, then by their mean error at the longest horizon
+    archs: tuple[str, ...]  # architectures, and their runs with other steps; those with most groups first, then by their mean error at the longest horizon
     cells: dict[tuple[str, str], Cell]  # by architecture and group
     uniform: dict[str, float]  # by group
 
@@ -59,11 +59,12 @@ def make_trackings(rankings: Sequence[Ranking]) -> list[Tracking]:
 
 def _make_tracking(track: Track, horizons: tuple[int, ...], members: dict[str, Ranking]) -> Tracking:
     groups = tuple(group for group in GROUPS if group in members)
-    cells = {
-        (arch, group): _make_cell(row, horizons)
-        for group in groups
-        for arch, row in members[group].one_row_each().items()
-    }
+    cells = {}
+    for group in groups:
+        usual = members[group].one_row_each()
+        longer = [row for row in members[group].rows if row is not usual[row.arch] and _is_longer(row)]
+        named = {**usual, **{row.name: row for row in longer}}
+        cells |= {(name, group): _make_cell(row, horizons) for name, row in named.items()}
 
     def place(arch: str) -> tuple[int, float, str]:
         furthest = [cell.furthest for (name, _), cell in cells.items() if name == arch]
@@ -72,6 +73,11 @@ def _make_tracking(track: Track, horizons: tuple[int, ...], members: dict[str, R
     archs = tuple(sorted({arch for arch, _ in cells}, key=place))
     uniform = {group: members[group].reference("uniform").kl for group in groups}
     return Tracking(track, horizons, groups, archs, cells, uniform)
+
+
+def _is_longer(row: Row) -> bool:
+    """It differs from the preset in its steps alone: what an architecture learns, and a short run may miss."""
+    return len(row.settings) == 1 and row.settings[0].startswith("steps=")
 
 
 def _make_cell(row: Row, horizons: tuple[int, ...]) -> Cell:
