@@ -40,7 +40,9 @@ class Tracking:
     track: Track
     horizons: tuple[int, ...]  # of training first
     groups: tuple[str, ...]
-    archs: tuple[str, ...]  # architectures, and their runs with other steps; those with most groups first, then by their mean error at the longest horizon
+    archs: tuple[
+        str, ...
+    ]  # architectures, and their runs with other steps; those with most groups first, then by their mean error at the longest horizon
     cells: dict[tuple[str, str], Cell]  # by architecture and group
     uniform: dict[str, float]  # by group
 

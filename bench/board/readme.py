@@ -74,6 +74,5 @@ def _few(archs: Sequence[str]) -> str:
 
 
 def _evidence(row: Row) -> str:
-    seeds = plural(len(row.records), "recipe seed" if row.config.is_recipe_work else "seed")
     tuned = ", tuned" if row.config.tuning else ""
-    return f"`{row.arch}` ({number(row.scores.error)}{row.spread}, {seeds}{tuned})"
+    return f"`{row.arch}` ({number(row.scores.error)}{row.spread}, {plural(len(row.records), 'seed')}{tuned})"
