@@ -40,9 +40,8 @@ class Tracking:
     track: Track
     horizons: tuple[int, ...]  # of training first
     groups: tuple[str, ...]
-    archs: tuple[
-        str, ...
-    ]  # architectures, and their runs with other steps; those with most groups first, then by their mean error at the longest horizon
+    # architectures and their runs with other steps: most groups first, then by the error at the longest horizon
+    archs: tuple[str, ...]
     cells: dict[tuple[str, str], Cell]  # by architecture and group
     uniform: dict[str, float]  # by group
 
