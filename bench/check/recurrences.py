@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from tabulate import tabulate
 
-from bench.check.binaries import SMALL_SPILL, TARGETS, read_usage
+from bench.check.binaries import TARGETS, read_usage
 from bench.config import compose
 from bench.presets import PRESETS
 from models.kernels.check import Recurrence, warm_up
@@ -31,6 +31,7 @@ DEVICES = {
     "sm_100": "NVIDIA B200",
     "sm_120": "NVIDIA GeForce RTX 5090",
 }
+MOST_SPILL = 128  # bytes a thread. fla's own configurations spill up to 45 KB; a few of ours still spill less than this
 
 
 class Sizes(NamedTuple):
@@ -52,7 +53,7 @@ class Binary:
     def complaints(self) -> list[str]:
         """Every reason not to use this binary."""
         limit, found = TARGETS[self.target][3], []
-        if self.spilled > SMALL_SPILL:
+        if self.spilled > MOST_SPILL:
             found.append(f"{self.spilled} bytes spilled")
         if self.shared > limit:
             found.append(f"{self.shared} bytes of shared memory, {self.target} has {limit}")
@@ -140,12 +141,15 @@ def render(binaries: list[Binary]) -> str:
         cells = [one.registers, one.spilled, one.shared, round(one.seconds, 1)]
         rows[name] = [*map(max, zip(cells, rows.get(name, cells), strict=True))]
     faulty = sum(bool(one.complaints()) for one in binaries)
+    spilling = [one for one in binaries if one.spilled]
+    spills = f"{len(spilling)} binaries spill, {max((one.spilled for one in spilling), default=0)} bytes at the most."
     note = (
         f"Linear recurrences run in fla-core's kernels, with float32 products, chunks of {FUSED_CHUNK} positions, tiles"
         f" of {TILE} keys or values and up to {WARPS} warps. fla's tuner, which would choose configurations by time, is"
         " not used. The sizes are those of the presets `paper` and `small`."
-        f" **Binaries with a fault: {faulty} of {len(binaries)}** (more than {SMALL_SPILL} bytes spilled per thread, or"
-        " more shared memory than the GPU has). Seconds are the slowest compilation on the machine that made this page."
+        f" **Binaries with a fault: {faulty} of {len(binaries)}** (more than {MOST_SPILL} bytes spilled per thread, or"
+        f" more shared memory than the GPU has). {spills} Seconds are the slowest compilation on the machine that made"
+        " this page."
         " Before training, a run compares its shapes with float64. No GPU was used: whether other configurations are"
         " faster was not measured."
     )

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import inf, sqrt
+from math import sqrt
 from statistics import mean, median
 from types import MappingProxyType
 
@@ -101,16 +101,15 @@ class Evidence:
 
     def best(self, config: RunConfig) -> float:
         """The least error that is known for the task, parameters, horizon and supervision of this run."""
-        return self._least[_key(config)]
+        return min(record.error_bits for record in self._by_question[_key(config)])
 
     @cached_property
-    def _least(self) -> dict[str, float]:
-        """By question: one pass over the records, for all claims."""
-        found: dict[str, float] = {}
+    def _by_question(self) -> dict[str, list[RunRecord]]:
+        """One pass over the records, for all claims."""
+        found: dict[str, list[RunRecord]] = defaultdict(list)
         for record in self.records:
             if record.ok:
-                key = _key(record.config)
-                found[key] = min(record.error_bits, found.get(key, inf))
+                found[_key(record.config)].append(record)
         return found
 
     @cached_property

@@ -90,7 +90,8 @@ class Swaps(NamedTuple):
     def share(self, row: Swap, margin: float | None) -> float | None:
         """Of the way from the intact answer to that of the whole swap."""
         way = row.whole - self.intact
-        return None if margin is None or way < FAR * (self.donor - self.intact) else (margin - self.intact) / way
+        is_far = way > 0 and way >= FAR * (self.donor - self.intact)
+        return (margin - self.intact) / way if is_far and margin is not None else None
 
 
 def first(batch: Batch, count: int) -> Batch:
