@@ -60,7 +60,7 @@ def make_trackings(rankings: Sequence[Ranking]) -> list[Tracking]:
 
 def _make_tracking(track: Track, horizons: tuple[int, ...], members: dict[str, Ranking]) -> Tracking:
     groups = tuple(group for group in GROUPS if group in members)
-    cells = {}
+    cells: dict[tuple[str, str], Cell] = {}
     for group in groups:
         usual = members[group].one_row_each()
         longer = [row for row in members[group].rows if row is not usual[row.arch] and _is_longer(row)]

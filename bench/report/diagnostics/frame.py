@@ -25,7 +25,7 @@ from bench.seeds import derive
 from models.taps import tap_names
 from tasks.base import Batch, CanRename, HasHypotheses, permutations
 
-SEQUENCES, LEAST, WORK = 128, 16, 5e9  # of a forward: at most so many sequences, at least, parameters x positions
+SEQUENCES, LEAST, WORK = 128, 14, 5e9  # of a forward: at most so many sequences, at least, parameters x positions
 TWINS = 3
 DIFFERENT = 0.1  # total variation: reads where recipient and donor have the same answer decide nothing
 
