@@ -57,13 +57,13 @@ vectors count as a manifold (values and outputs at first, then the residual stre
 is not exactly alike (0.001 at first, which ours misses at 0.0009, then the rounding of float32); that nothing is
 decided about the entropy axis where its removal costs something, but no more than that of a random direction (it
 counted as not used at first); and that nothing is decided beyond a loss horizon where the KL inside is above 0.1 bits.
-Six more were drawn anew after an audit of the instruments, which saw our numbers, too. What is removed is removed in
-normalised coordinates where the quantity is defined, and counts as used only above a second, matched null; matched
-subspaces that share 0.75 of the removed one do not count (0.9 at first, which a planted model failed). The frame
-forms when it first has 90 % of its largest excess and keeps half (at first: when it stays near its last value), and
-precision when half of the fall of the log error is done. The overlap must exceed that of random twins and of the
-first snapshot, not of random subspaces alone. A swap is judged by the share of the way that the whole vectors move
-the answer (at first: by one bit), with the frame after a layer taken from that layer. Writers are judged by the
+Seven more were drawn anew when the instruments were corrected, and our numbers were known then, too. What is removed
+is removed in normalised coordinates where the quantity is defined, and counts as used only above a second, matched
+null; matched subspaces that share 0.75 of the removed one do not count (0.9 at first, which a planted model failed).
+The frame forms when it first has 90 % of its largest excess and keeps half (at first: when it stays near its last
+value), and precision when half of the fall of the log error is done. The overlap must exceed that of random twins and
+of the first snapshot, not of random subspaces alone. A swap is judged by the share of the way that the whole vectors
+move the answer (at first: by one bit), with the frame after a layer taken from that layer. Writers are judged by the
 partial correlation given the whole write. Values that learn faster stay undecided under another optimizer than the
 paper's. Reports from before have none of these numbers.
 An overlap with the frame is judged by its excess over random, (share - null) / (1 - null), since its ratio to the null
