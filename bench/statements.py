@@ -4,7 +4,7 @@ In: the reports of single runs. A statement reads cells of their tables; where a
 Out: a verdict with its reason. A statement is decided by at least three seeds of a row that agree, and whose errors are
 at most twice the least that is known for the task; otherwise it is undecided.
 
-The first rules were written down before any report was asked; an audit of the instruments changed some of them later,
+The first rules were written down before any report was asked; some changed later, when the instruments were corrected,
 and CLAIMS.md names those. Rules that changed read columns that older reports do not have. A subspace of the width's
 dimensions overlaps a random one by chance, and no more than wholly, so an overlap is judged by its excess: 0 at random,
 1 if one subspace holds the other.

@@ -57,7 +57,7 @@ vectors count as a manifold (values and outputs at first, then the residual stre
 is not exactly alike (0.001 at first, which ours misses at 0.0009, then the rounding of float32); that nothing is
 decided about the entropy axis where its removal costs something, but no more than that of a random direction (it
 counted as not used at first); and that nothing is decided beyond a loss horizon where the KL inside is above 0.1 bits.
-Seven more were drawn anew when the instruments were corrected, and our numbers were known then, too. What is removed
+Others were drawn anew when the instruments were corrected, and our numbers were known then, too. What is removed
 is removed in normalised coordinates where the quantity is defined, and counts as used only above a second, matched
 null; matched subspaces that share 0.75 of the removed one do not count (0.9 at first, which a planted model failed).
 The frame forms when it first has 90 % of its largest excess and keeps half (at first: when it stays near its last
