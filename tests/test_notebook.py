@@ -21,7 +21,9 @@ def executed(tmp_path_factory):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     notebook.cells.append(new_code_cell(LEARNED))
     folder = tmp_path_factory.mktemp("notebook")
-    NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # the other tests have the other cores
+        NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
     assert not list(folder.iterdir())  # it writes nothing
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
