@@ -61,7 +61,7 @@ def _kernels() -> dict[str, Callable[..., Any]]:
     """fla's two recurrences, with one configuration for each of their kernels.
 
     fla's tuner would take the fastest of dozens, another one on another day: other bits, and minutes of compiling.
-    This one fits every GPU without spilling (docs/kernels.md), in float32.
+    This one fits every GPU and hardly spills (docs/kernels.md), in float32.
     """
     # Triton's default for products is TF32. This changes it for kernels that set no precision, which are all that run
     # with chunks of 16; longer chunks of the delta rule invert their matrices in TF32 whatever is asked for.
