@@ -207,9 +207,8 @@ def require_mixer(make: Make, width: int) -> None:
             found = list(y_BTD.shape) if isinstance(y_BTD, Tensor) else f"a {type(y_BTD).__name__}"
             raise BadInput(f"its mixer returns {found} for [2, {TRIED}, {width}], where the same shape is expected")
         bound = AGREE * (1.0 + y_BTD.abs().max())
-        before_TT = (
-            torch.ones(TRIED, TRIED).tril().bool()[:, :, None]
-        )  # one row for each position after which it changes
+        # one row for each position after which the input changes
+        before_TT = torch.ones(TRIED, TRIED).tril().bool()[:, :, None]
         changed_TTD = tried(torch.where(before_TT, x_BTD[0], x_BTD[1]))
         if not ((changed_TTD - y_BTD[0]).abs() <= bound)[before_TT.squeeze(2)].all():
             raise BadInput("its mixer sees the future: what follows a position changes its output")
